@@ -1,0 +1,34 @@
+"""The backend boundary: the one place where jax, tensorflow and torch are named.
+
+Each of jax.py, tensorflow.py and torch.py defines these names; only the active one is imported.
+
+| name | what it does |
+|---|---|
+| amax(x) | largest finite magnitude, float32 |
+| can_assign(variable, value) | whether value may become the variable's, here and now |
+| custom_vjp(forward, backward) | a differentiable function with its own backward pass |
+| einsum(equation, a, b, scales, dtype) | product of quantized operands, times their scales |
+| is_native() | whether quantized products use real narrow arrays |
+| quantize(x, scale, format) | the operand: x / scale, clipped and rounded |
+"""
+
+import importlib
+
+import keras
+
+BACKENDS = ("jax", "tensorflow", "torch")
+
+if keras.backend.backend() not in BACKENDS:
+    raise ImportError(
+        f"keras_scalify runs on the Keras backends {', '.join(BACKENDS)}. "
+        f"The active one is {keras.backend.backend()!r}: set KERAS_BACKEND."
+    )
+
+_active = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
+
+amax = _active.amax
+can_assign = _active.can_assign
+custom_vjp = _active.custom_vjp
+einsum = _active.einsum
+is_native = _active.is_native
+quantize = _active.quantize

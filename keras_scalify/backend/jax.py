@@ -1,0 +1,92 @@
+"""The boundary on JAX."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from keras_scalify import config
+from keras_scalify.equations import Equation
+from keras_scalify.formats import Format
+from keras_scalify.rounding import round_to_format
+from keras_scalify.scaling import finite_amax as amax
+
+__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+
+
+def is_native() -> bool:
+    """Real float8 arrays: as set by config, by default wherever JAX runs on no CPU."""
+    form = config.matmul()
+    return jax.default_backend() != "cpu" if form == "auto" else form == "native"
+
+
+def custom_vjp(forward, backward):
+    """A function of float tensors with its own backward pass.
+
+    Args:
+        forward: `(*tensors) -> (outputs, residuals)`; residuals are a tuple of tensors.
+        backward: `(residuals, cotangents, needed) -> gradients`, a tuple each, a gradient a
+            tensor argument; `needed` tells which gradients are used (here all: dead code goes).
+    """
+    primal = jax.custom_vjp(lambda *tensors: forward(*tensors)[0])
+
+    def pull(residuals, cotangents):
+        single = not isinstance(cotangents, tuple)
+        cotangents = (cotangents,) if single else cotangents
+        return backward(residuals[0], cotangents, (True,) * residuals[1])
+
+    def push(*tensors):
+        outputs, residuals = forward(*tensors)
+        return outputs, (residuals, len(tensors))
+
+    primal.defvjp(push, pull)
+    return primal
+
+
+def quantize(x, scale, format: Format):
+    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    scaled = jnp.asarray(x, "float32") * (1.0 / scale)
+    if not is_native():
+        return round_to_format(scaled, format)
+    clipped = jnp.clip(scaled, -format.max, format.max)
+    return jnp.where(jnp.isfinite(scaled), clipped, scaled).astype(format.name)
+
+
+def einsum(equation: Equation, a, b, scales, dtype):
+    """The product of two quantized operands times both scales, accumulated in float32."""
+    if not (a.dtype == b.dtype or a.dtype.itemsize == b.dtype.itemsize == 1):
+        a, b = a.astype("float32"), b.astype("float32")
+    wide = "bfloat16" if dtype == "bfloat16" and is_native() else "float32"
+    numbers = _dimension_numbers(equation)
+    y = lax.dot_general(a, b, numbers, preferred_element_type=wide)
+    # One scale after the other: their product may leave float32's range where y does not.
+    y = (y * scales[0].astype(wide) * scales[1].astype(wide)).astype(dtype)
+    return jnp.transpose(y, [equation.product.index(c) for c in equation.y])
+
+
+def _dimension_numbers(equation: Equation):
+    contracted = tuple(
+        tuple(term.index(c) for c in equation.contracted)
+        for term in (equation.x, equation.w)
+    )
+    batch = tuple(
+        tuple(term.index(c) for c in equation.batch)
+        for term in (equation.x, equation.w)
+    )
+    return contracted, batch
+
+
+def can_assign(variable, value) -> bool:
+    """Whether value lives in the same program as the variable.
+
+    Inside a scan or a rematerialised call it does not: assigning it there would leak a tracer. A
+    tracer's trace and its parents tell in which program it lives (jax 0.4.36 and later).
+    """
+    return _program(value) is _program(variable.value)
+
+
+def _program(value):
+    """The program that value belongs to, behind the differentiation and mapping around it."""
+    trace = getattr(value, "_trace", None)
+    while getattr(trace, "parent_trace", None) is not None:
+        trace = trace.parent_trace
+    return trace

@@ -1,0 +1,75 @@
+"""The boundary on TensorFlow."""
+
+import tensorflow as tf
+
+from keras_scalify import config
+from keras_scalify.equations import Equation
+from keras_scalify.formats import Format
+from keras_scalify.rounding import round_to_format
+from keras_scalify.scaling import finite_amax as amax
+
+__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+
+_DTYPES = {
+    "float8_e4m3fn": tf.dtypes.experimental.float8_e4m3fn,
+    "float8_e5m2": tf.dtypes.experimental.float8_e5m2,
+    "float16": tf.float16,
+    "bfloat16": tf.bfloat16,
+    "float32": tf.float32,
+}
+
+
+def is_native() -> bool:
+    """Real float8 arrays: as set by config, by default where there is a GPU."""
+    form = config.matmul()
+    if form == "auto":
+        return bool(tf.config.list_logical_devices("GPU"))
+    return form == "native"
+
+
+def custom_vjp(forward, backward):
+    """A function of float tensors with its own backward pass. See backend/jax.py."""
+
+    @tf.custom_gradient
+    def primal(*tensors):
+        outputs, residuals = forward(*tensors)
+
+        def pull(*cotangents):
+            return backward(residuals, cotangents, (True,) * len(tensors))
+
+        return outputs, pull
+
+    return lambda *tensors: primal(*(tf.convert_to_tensor(t) for t in tensors))
+
+
+def quantize(x, scale, format: Format):
+    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    scaled = tf.cast(x, tf.float32) * (1.0 / scale)
+    if not is_native():
+        return round_to_format(scaled, format)
+    clipped = tf.clip_by_value(scaled, -format.max, format.max)
+    kept = tf.where(tf.math.is_finite(scaled), clipped, scaled)
+    return tf.cast(kept, _DTYPES[format.name])
+
+
+def einsum(equation: Equation, a, b, scales, dtype):
+    """The product of two quantized operands times both scales.
+
+    TensorFlow has no float8 matmul. On a GPU under jit_compile, XLA turns dequantize, then dot in
+    bfloat16 into the float8 library call.
+    """
+    if is_native():
+        wide = tf.bfloat16 if dtype == "bfloat16" else tf.float32
+        a, b = (
+            tf.cast(q, wide) * tf.cast(s, wide)
+            for q, s in zip((a, b), scales, strict=True)
+        )
+        return tf.cast(tf.einsum(str(equation), a, b), dtype)
+    y = tf.einsum(str(equation), a, b)
+    # One scale after the other: their product may leave float32's range where y does not.
+    return tf.cast(y * scales[0] * scales[1], dtype)
+
+
+def can_assign(variable, value) -> bool:
+    """Always: TensorFlow's variables are assigned inside loops too."""
+    return True

@@ -1,0 +1,122 @@
+"""The boundary on Torch."""
+
+import torch
+
+from keras_scalify import config
+from keras_scalify.equations import Equation
+from keras_scalify.formats import Format
+from keras_scalify.rounding import round_to_format
+from keras_scalify.scaling import FLOAT32_MAX
+
+__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+
+
+def is_native() -> bool:
+    """Real float8 arrays: as set by config, by default on a GPU that multiplies float8."""
+    form = config.matmul()
+    if form == "auto":
+        return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (
+            8,
+            9,
+        )
+    return form == "native"
+
+
+def amax(x):
+    """Largest finite magnitude, a float32 scalar; 0 where there is none."""
+    if x.numel() == 0:
+        return torch.zeros((), device=x.device)
+    x = x.detach()
+    low, high = torch.aminmax(x)
+    largest = torch.maximum(-low, high).float()
+    # Reading one number is free on a CPU and a wait elsewhere, where both branches are run.
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return largest if largest.isfinite() else _masked_amax(x)
+    return torch.where(largest.isfinite(), largest, _masked_amax(x))
+
+
+def _masked_amax(x):
+    magnitude = x.float().abs()
+    return torch.where(magnitude <= FLOAT32_MAX, magnitude, 0.0).max()
+
+
+def custom_vjp(forward, backward):
+    """A function of float tensors with its own backward pass. See backend/jax.py.
+
+    `needed` tells which gradients autograd asks for: the others are not computed.
+    """
+
+    class Primal(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *tensors):
+            outputs, residuals = forward(*tensors)
+            ctx.save_for_backward(*residuals)
+            return outputs
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, *cotangents):
+            return backward(ctx.saved_tensors, cotangents, ctx.needs_input_grad)
+
+    return Primal.apply
+
+
+def quantize(x, scale, format: Format):
+    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    scaled = x.float() * (1.0 / scale)
+    if not is_native():
+        return round_to_format(scaled, format)
+    clipped = scaled.clamp(-format.max, format.max)
+    kept = torch.where(scaled.isfinite(), clipped, scaled)
+    # Torch saturates an infinity in e4m3, which has none: it must stay visible.
+    if not format.has_inf:
+        kept = torch.where(scaled.isfinite(), kept, float("nan"))
+    return kept.to(getattr(torch, format.name))
+
+
+def einsum(equation: Equation, a, b, scales, dtype):
+    """The product of two quantized operands times both scales."""
+    dtype = getattr(torch, dtype)
+    if a.itemsize == b.itemsize == 1 and not equation.batch and a.numel() * b.numel():
+        return _scaled_mm(equation, a, b, scales, dtype)
+    y = torch.einsum(str(equation), a.float(), b.float())
+    # One scale after the other: their product may leave float32's range where y does not.
+    return (y * scales[0] * scales[1]).to(dtype)
+
+
+def _scaled_mm(equation: Equation, a, b, scales, dtype):
+    """The float8 library call: row-major times column-major, sizes in multiples of 16."""
+    rows, columns = _matrix(a, equation.x, equation), _matrix(b, equation.w, equation)
+    wide = dtype if dtype == torch.bfloat16 else torch.float32
+    y = torch._scaled_mm(
+        _pad(rows), _pad(columns).t(), scales[0], scales[1], out_dtype=wide
+    )
+    sizes = dict(zip(equation.x + equation.w, a.shape + b.shape, strict=True))
+    y = y[: rows.shape[0], : columns.shape[0]]
+    y = y.reshape([sizes[c] for c in equation.product])
+    return y.permute([equation.product.index(c) for c in equation.y]).to(dtype)
+
+
+def _matrix(tensor, term: str, equation: Equation):
+    """An operand as a matrix, free labels by contracted labels."""
+    free = [c for c in equation.product if c in term]
+    permuted = tensor.permute([term.index(c) for c in [*free, *equation.contracted]])
+    size = 1
+    for length in permuted.shape[: len(free)]:
+        size *= length
+    return permuted.reshape(size, -1)
+
+
+def _pad(matrix):
+    """Zeros up to multiples of 16, which add nothing to the product."""
+    rows, columns = ((-size) % 16 for size in matrix.shape)
+    if not rows and not columns:
+        return matrix.contiguous()
+    codes = matrix.view(torch.uint8)  # padding has no float8 kernel; code 0 is zero
+    padded = torch.nn.functional.pad(codes, (0, columns, 0, rows))
+    return padded.view(matrix.dtype)
+
+
+def can_assign(variable, value) -> bool:
+    """Always: Torch's variables are assigned in place."""
+    return True

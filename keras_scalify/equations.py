@@ -1,0 +1,71 @@
+"""Two-operand einsum equations: their parts and those of their gradients."""
+
+import dataclasses
+import functools
+
+
+@dataclasses.dataclass(frozen=True)
+class Equation:
+    """`x,w->y` split into the kinds of its labels.
+
+    batch labels are in x, w and y; contracted ones in x and w; free ones in y and one operand.
+    """
+
+    x: str
+    w: str
+    y: str
+    batch: str
+    contracted: str
+    x_free: str
+    w_free: str
+
+    def __str__(self):
+        return f"{self.x},{self.w}->{self.y}"
+
+    @property
+    def product(self) -> str:
+        """The order in which a matrix product gives the labels of y."""
+        return self.batch + self.x_free + self.w_free
+
+    @property
+    def input_gradient(self) -> "Equation":
+        """The equation of x's gradient from y's gradient and w."""
+        return parse(f"{self.y},{self.w}->{self.x}")
+
+    @property
+    def kernel_gradient(self) -> "Equation":
+        """The equation of w's gradient from x and y's gradient."""
+        return parse(f"{self.x},{self.y}->{self.w}")
+
+
+@functools.lru_cache(maxsize=None)
+def parse(equation: str) -> Equation:
+    """Split an equation such as "abk,kn->abn".
+
+    Raises:
+        ValueError: an ellipsis, a repeated label in one operand, or a label that stands in one
+            operand only, which would make the gradient no product of this kind.
+    """
+    operands, _, y = equation.replace(" ", "").partition("->")
+    x, _, w = operands.partition(",")
+    terms = (x, w, y)
+    if not y.isalpha() or not x.isalpha() or not w.isalpha():
+        raise ValueError(
+            f"`equation` must be of the form 'ab,bc->ac'. Received: equation={equation!r}"
+        )
+    for term in terms:
+        lonely = [c for c in term if sum(c in t for t in terms) < 2]
+        if len(set(term)) < len(term) or lonely:
+            raise ValueError(
+                "every label of `equation` must stand in two of its three terms, once in each. "
+                f"Received: equation={equation!r}"
+            )
+    return Equation(
+        x=x,
+        w=w,
+        y=y,
+        batch="".join(c for c in y if c in x and c in w),
+        contracted="".join(c for c in x if c not in y),
+        x_free="".join(c for c in y if c not in w),
+        w_free="".join(c for c in y if c not in x),
+    )

@@ -1,0 +1,82 @@
+"""Scales as pure functions: amax, powers of two by their bits, amax to scale.
+
+Powers of two come from the exponent bits of a float32 and never from a logarithm, which is wrong
+for some of them on some backends and differs between backends near the subnormals.
+"""
+
+from keras import ops
+
+from keras_scalify.formats import Format
+
+EXPONENT_MASK = 0x7F800000
+MANTISSA_BITS = 23
+MANTISSA_MASK = (1 << MANTISSA_BITS) - 1
+BIAS = 127
+# Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal numbers.
+MIN_EXPONENT, MAX_EXPONENT = -126, 126
+FLOAT32_MAX = 3.4028234663852886e38
+
+
+def power_of_two_floor(x):
+    """Largest power of two at or below `x`, by masking the mantissa.
+
+    Args:
+        x: float32, positive and normal, any shape.
+
+    Returns:
+        float32 of the same shape. 0 for a subnormal x.
+
+    Example:
+
+    >>> float(power_of_two_floor(ops.convert_to_tensor(5.0)))
+    4.0
+    """
+    return ops.view(
+        ops.bitwise_and(ops.view(x, "int32"), EXPONENT_MASK), "float32"
+    )
+
+
+def finite_amax(x):
+    """`max(|x_i|)` over the finite entries; 0 where there is none.
+
+    Args:
+        x: float tensor, any shape.
+
+    Returns:
+        float32 scalar, never NaN or infinite.
+    """
+    magnitude = ops.abs(ops.cast(x, "float32"))
+    magnitude = ops.where(magnitude <= FLOAT32_MAX, magnitude, 0.0)
+    return ops.max(magnitude, initial=0.0)
+
+
+def amax_to_scale(amax, format: Format, margin: int = 0):
+    """Smallest power of two s with `amax / s <= format.max / 2**margin`.
+
+    With `amax = m 2**e` and `format.max = M 2**E` (mantissas in [1, 2)), s is `2**(e - E)`, times 2
+    if m > M, times `2**margin`. Adding `all ones - bits of M` to the bits of amax carries into the
+    exponent exactly when m > M.
+
+    Args:
+        amax: float32 scalar, not negative, finite.
+        format: the format of the scaled data. One without need of a scale gives 1.
+        margin: powers of two of headroom.
+
+    Returns:
+        float32 scalar, a power of two in [2**-126, 2**126]; 1 for amax = 0.
+    """
+    if not format.is_scaled:
+        return ops.ones_like(amax)
+    mantissa, exponent = _split(format.max)
+    carried = ops.view(amax, "int32") + (MANTISSA_MASK - mantissa)
+    field = ops.right_shift(carried, MANTISSA_BITS) + (margin - exponent)
+    field = ops.clip(field, MIN_EXPONENT + BIAS, MAX_EXPONENT + BIAS)
+    scale = ops.view(ops.left_shift(field, MANTISSA_BITS), "float32")
+    return ops.where(amax > 0, scale, 1.0)
+
+
+def _split(value: float) -> tuple[int, int]:
+    """The mantissa bits and the exponent of a positive Python number as a float32."""
+    mantissa, exponent = value.hex().lower().split("p")
+    fraction = int(float.fromhex(mantissa) * (1 << MANTISSA_BITS)) & MANTISSA_MASK
+    return fraction, int(exponent)

@@ -1,0 +1,60 @@
+"""Random bits from a counter: a few integer operations on an element's index and the step.
+
+A full random generator would cost more than the optimizer step it serves. The bits depend on
+nothing but the seed, the variable's number, the step and the element's index, so they are the same
+on every backend, in every sharding and after a reload.
+"""
+
+import math
+
+from keras import ops
+
+# The two multipliers, as signed 32-bit numbers, of the mixer that hash-prospector found to have the
+# least bias of its form (Wellons, "Prospecting for hash functions", 2018).
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - (1 << 32)
+_GOLDEN = 0x9E3779B1 - (1 << 32)  # 2**32 / golden ratio, odd
+
+
+def mix(x):
+    """A bijection of int32 in which every input bit flips every output bit half of the time."""
+    x = ops.bitwise_xor(x, _shift(x, 16)) * _FIRST
+    x = ops.bitwise_xor(x, _shift(x, 15)) * _SECOND
+    return ops.bitwise_xor(x, _shift(x, 16))
+
+
+def random_bits(shape, seed: int, stream: int, step):
+    """32 random bits an element.
+
+    Args:
+        shape: of the result, static.
+        seed: Python int.
+        stream: Python int, such as the variable's number; streams are unrelated.
+        step: int scalar tensor; steps are unrelated.
+
+    Returns:
+        int32 tensor of `shape`.
+    """
+    stream = ops.convert_to_tensor(_wrap(seed * 0x5851F42D + stream), dtype="int32")
+    key = mix(ops.bitwise_xor(ops.cast(step, "int32"), mix(stream)))
+    index = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
+    return mix(index * _GOLDEN + key)
+
+
+def low_bits(bits, count: int):
+    """The `count` lowest bits, as int32 in [0, 2**count)."""
+    return ops.bitwise_and(bits, (1 << count) - 1)
+
+
+def high_half(bits):
+    """The 16 upper bits, moved down."""
+    return _shift(bits, 16)
+
+
+def _shift(x, count: int):
+    """Logical shift to the right: int32 has the arithmetic one."""
+    return ops.bitwise_and(ops.right_shift(x, count), (1 << (32 - count)) - 1)
+
+
+def _wrap(value: int) -> int:
+    """A Python int as a signed 32-bit number."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -10,8 +10,8 @@ from keras_scalify.formats import Format
 from keras_scalify.scaling import MANTISSA_BITS
 
 
-def round_to_format(x, format: Format):
-    """Nearest value of `format`, ties to even, saturating.
+def round_to_format(x, scale, format: Format):
+    """Nearest value of `format` to `x / scale`, ties to even, saturating.
 
     Finite values beyond the largest finite value of the format become it. NaN stays NaN; an
     infinity stays one, or becomes NaN in a format that has none, so that an overflow is seen by
@@ -19,14 +19,16 @@ def round_to_format(x, format: Format):
 
     Args:
         x: float32, any shape.
+        scale: float32 scalar, a power of two.
         format: a row of FORMATS.
 
     Returns:
         float32 of the same shape, every value exactly representable in `format`.
     """
+    scaled = x * (1.0 / scale)
     if format.is_identity:
-        return x
-    clipped = ops.clip(x, -format.max, format.max)
+        return scaled
+    clipped = ops.clip(scaled, -format.max, format.max)
     rounded = round_mantissa(clipped, format)
     if format.is_scaled:
         normal = ops.abs(clipped) >= 2.0**format.min_exponent

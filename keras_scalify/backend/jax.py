@@ -44,11 +44,11 @@ def custom_vjp(forward, backward):
 
 def quantize(x, scale, format: Format):
     """x / scale on the grid of the format: a real array of it if native, else float32."""
-    scaled = jnp.asarray(x, "float32") * (1.0 / scale)
+    x = jnp.asarray(x, "float32")
     if not is_native():
-        return round_to_format(scaled, format)
-    clipped = jnp.clip(scaled, -format.max, format.max)
-    return jnp.where(jnp.isfinite(scaled), clipped, scaled).astype(format.name)
+        return round_to_format(x, scale, format)
+    clipped = jnp.clip(x * (1.0 / scale), -format.max, format.max)
+    return jnp.where(jnp.isfinite(x), clipped, x).astype(format.name)
 
 
 def einsum(equation: Equation, a, b, scales, dtype):

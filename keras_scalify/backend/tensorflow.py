@@ -44,11 +44,11 @@ def custom_vjp(forward, backward):
 
 def quantize(x, scale, format: Format):
     """x / scale on the grid of the format: a real array of it if native, else float32."""
-    scaled = tf.cast(x, tf.float32) * (1.0 / scale)
+    x = tf.cast(x, tf.float32)
     if not is_native():
-        return round_to_format(scaled, format)
-    clipped = tf.clip_by_value(scaled, -format.max, format.max)
-    kept = tf.where(tf.math.is_finite(scaled), clipped, scaled)
+        return round_to_format(x, scale, format)
+    clipped = tf.clip_by_value(x * (1.0 / scale), -format.max, format.max)
+    kept = tf.where(tf.math.is_finite(x), clipped, x)
     return tf.cast(kept, _DTYPES[format.name])
 
 

@@ -63,14 +63,12 @@ def custom_vjp(forward, backward):
 
 def quantize(x, scale, format: Format):
     """x / scale on the grid of the format: a real array of it if native, else float32."""
-    scaled = x.float() * (1.0 / scale)
+    x = x.float()
     if not is_native():
-        return round_to_format(scaled, format)
-    clipped = scaled.clamp(-format.max, format.max)
-    kept = torch.where(scaled.isfinite(), clipped, scaled)
+        return round_to_format(x, scale, format)
+    clipped = (x * (1.0 / scale)).clamp(-format.max, format.max)
     # Torch saturates an infinity in e4m3, which has none: it must stay visible.
-    if not format.has_inf:
-        kept = torch.where(scaled.isfinite(), kept, float("nan"))
+    kept = torch.where(x.isfinite(), clipped, x if format.has_inf else float("nan"))
     return kept.to(getattr(torch, format.name))
 
 

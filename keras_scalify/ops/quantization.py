@@ -35,7 +35,7 @@ def quantize(x, format: str = "float8_e4m3fn", scale=None):
     x = ops.cast(ops.convert_to_tensor(x), "float32")
     scale = amax_to_scale(backend.amax(x), row) if scale is None else scale
     scale = ops.convert_to_tensor(scale, dtype="float32")
-    return ops.cast(round_to_format(x * (1.0 / scale), row), format), scale
+    return ops.cast(round_to_format(x, scale, row), format), scale
 
 
 def dequantize(data, scale, dtype: str = "float32"):
@@ -86,7 +86,7 @@ def qdq(x, format: str = "float8_e4m3fn", scale=None):
     def forward(x):
         wide = ops.cast(x, "float32")
         s = amax_to_scale(backend.amax(x), row) if scale is None else scale
-        return ops.cast(round_to_format(wide * (1.0 / s), row) * s, dtype), ()
+        return ops.cast(round_to_format(wide, s, row) * s, dtype), ()
 
     def backward(residuals, cotangents, needed):
         return cotangents

@@ -31,9 +31,7 @@ def power_of_two_floor(x):
     >>> float(power_of_two_floor(ops.convert_to_tensor(5.0)))
     4.0
     """
-    return ops.view(
-        ops.bitwise_and(ops.view(x, "int32"), EXPONENT_MASK), "float32"
-    )
+    return ops.view(ops.bitwise_and(ops.view(x, "int32"), EXPONENT_MASK), "float32")
 
 
 def finite_amax(x):
@@ -48,6 +46,49 @@ def finite_amax(x):
     magnitude = ops.abs(ops.cast(x, "float32"))
     magnitude = ops.where(magnitude <= FLOAT32_MAX, magnitude, 0.0)
     return ops.max(magnitude, initial=0.0)
+
+
+def mean_square(x):
+    """`mean(x_i**2)`, in [2**-126, 2**126].
+
+    One pass. Non-finite entries count as 0, finite ones as at most 2**62, so that the
+    sum stays finite or is clipped; what lies outside of the range has a root outside of
+    [2**-63, 2**63] and would be clipped anyway.
+
+    Args:
+        x: float tensor, any shape, also empty.
+
+    Returns:
+        float32 scalar, positive and finite.
+    """
+    wide = ops.cast(x, "float32")
+    kept = ops.where(ops.isfinite(wide), ops.clip(wide, -(2.0**62), 2.0**62), 0.0)
+    count = ops.maximum(ops.cast(ops.size(wide), "float32"), 1.0)
+    return clip_mean_square(ops.sum(ops.square(kept)) / count)
+
+
+def clip_mean_square(value):
+    """A mean square kept in [2**-126, 2**126]."""
+    return ops.clip(value, 2.0**MIN_EXPONENT, 2.0**MAX_EXPONENT)
+
+
+def mean_square_to_scale(value, format: Format):
+    """Largest power of two at or below `sqrt(value)`: half the exponent, rounded down.
+
+    Args:
+        value: float32 scalar, a mean square.
+        format: the format of the scaled data. One without need of a scale gives 1.
+
+    Returns:
+        float32 scalar, a power of two in [2**-63, 2**63]; 1 for a value of 0.
+    """
+    if not format.is_scaled:
+        return ops.ones_like(value)
+    clipped = ops.view(clip_mean_square(value), "int32")
+    exponent = ops.right_shift(clipped, MANTISSA_BITS) - BIAS
+    field = ops.right_shift(exponent, 1) + BIAS
+    scale = ops.view(ops.left_shift(field, MANTISSA_BITS), "float32")
+    return ops.where(value > 0, scale, 1.0)
 
 
 def amax_to_scale(amax, format: Format, margin: int = 0):

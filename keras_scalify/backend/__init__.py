@@ -9,7 +9,9 @@ Each of jax.py, tensorflow.py and torch.py defines these names; only the active 
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
 | einsum(equation, a, b, scales, dtype) | product of quantized operands, times their scales |
 | is_native() | whether quantized products use real narrow arrays |
+| mean_square(x) | mean(x**2), float32, positive and finite |
 | quantize(x, scale, format) | the operand: x / scale, clipped and rounded |
+| transpose(function, shape, cotangent) | the transpose of a linear function |
 """
 
 import importlib
@@ -31,4 +33,6 @@ can_assign = _active.can_assign
 custom_vjp = _active.custom_vjp
 einsum = _active.einsum
 is_native = _active.is_native
+mean_square = _active.mean_square
 quantize = _active.quantize
+transpose = _active.transpose

@@ -9,8 +9,18 @@ from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
 from keras_scalify.scaling import finite_amax as amax
+from keras_scalify.scaling import mean_square
 
-__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+__all__ = [
+    "amax",
+    "can_assign",
+    "custom_vjp",
+    "einsum",
+    "is_native",
+    "mean_square",
+    "quantize",
+    "transpose",
+]
 
 
 def is_native() -> bool:
@@ -90,3 +100,9 @@ def _program(value):
     while getattr(trace, "parent_trace", None) is not None:
         trace = trace.parent_trace
     return trace
+
+
+def transpose(function, shape, cotangent):
+    """The transpose of a function linear in a float32 tensor of this shape."""
+    primal = jax.ShapeDtypeStruct(shape, "float32")
+    return jax.linear_transpose(function, primal)(cotangent.astype("float32"))[0]

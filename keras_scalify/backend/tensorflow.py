@@ -7,8 +7,18 @@ from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
 from keras_scalify.scaling import finite_amax as amax
+from keras_scalify.scaling import mean_square
 
-__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+__all__ = [
+    "amax",
+    "can_assign",
+    "custom_vjp",
+    "einsum",
+    "is_native",
+    "mean_square",
+    "quantize",
+    "transpose",
+]
 
 _DTYPES = {
     "float8_e4m3fn": tf.dtypes.experimental.float8_e4m3fn,
@@ -73,3 +83,12 @@ def einsum(equation: Equation, a, b, scales, dtype):
 def can_assign(variable, value) -> bool:
     """Always: TensorFlow's variables are assigned inside loops too."""
     return True
+
+
+def transpose(function, shape, cotangent):
+    """The transpose of a function linear in a float32 tensor of this shape."""
+    zeros = tf.zeros(shape)
+    with tf.GradientTape() as tape:
+        tape.watch(zeros)
+        y = function(zeros)
+    return tape.gradient(y, zeros, tf.cast(cotangent, tf.float32))

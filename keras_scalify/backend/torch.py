@@ -6,9 +6,19 @@ from keras_scalify import config
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
-from keras_scalify.scaling import FLOAT32_MAX
+from keras_scalify.scaling import FLOAT32_MAX, clip_mean_square
+from keras_scalify.scaling import mean_square as masked_mean_square
 
-__all__ = ["amax", "can_assign", "custom_vjp", "einsum", "is_native", "quantize"]
+__all__ = [
+    "amax",
+    "can_assign",
+    "custom_vjp",
+    "einsum",
+    "is_native",
+    "mean_square",
+    "quantize",
+    "transpose",
+]
 
 
 def is_native() -> bool:
@@ -118,3 +128,22 @@ def _pad(matrix):
 def can_assign(variable, value) -> bool:
     """Always: Torch's variables are assigned in place."""
     return True
+
+
+def mean_square(x):
+    """mean(x**2), a float32 scalar, positive and finite. See scaling.py."""
+    x = x.detach()
+    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+        # One pass where nothing is out of the ordinary.
+        total = torch.linalg.vector_norm(x, dtype=torch.float32).square()
+        if total.isfinite():
+            return clip_mean_square(total / x.numel())
+    return masked_mean_square(x)
+
+
+def transpose(function, shape, cotangent):
+    """The transpose of a function linear in a float32 tensor of this shape."""
+    with torch.enable_grad():
+        zeros = torch.zeros(shape, device=cotangent.device, requires_grad=True)
+        y = function(zeros)
+        return torch.autograd.grad(y, zeros, cotangent.float())[0]

@@ -3,77 +3,181 @@
 from typing import Any
 
 from keras import ops
-from keras.backend import standardize_dtype
 
 from keras_scalify.layers.scale_state import ScaleState
-from keras_scalify.ops.quantized_einsum import quantized_einsum
-from keras_scalify.recipes import ROLES, get_recipe, recipe_config
+from keras_scalify.layers.scaled_layer import ScaledLayer, value_shapes
+from keras_scalify.ops.activations import activate
+from keras_scalify.ops.arithmetic import add
+from keras_scalify.ops.linear import product_square
+from keras_scalify.ops.normalization import parameter_square
+from keras_scalify.ops.quantized_product import (
+    propagated_product,
+    quantized_product,
+)
+from keras_scalify.recipes import ROLES, Recipe, get_recipe, recipe_config
+from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
+from keras_scalify.scaling import clip_mean_square, mean_square_to_scale
 
 
-class QuantizedKernel:
+class QuantizedKernel(ScaledLayer):
     """Mixin before a Keras layer: the recipe, the scales, and the quantized product.
 
-    With an identity recipe ("float32") it changes nothing: the layer is Keras's own, bit for bit.
+    Given a plain tensor, the layer takes its scales from the recipe and returns a plain
+    tensor. Given a ScaledTensor, it takes them from the mean squares that came along, both
+    ways, measures the kernel alone and returns a ScaledTensor.
+
+    With an identity recipe ("float32") the values are those of Keras's layer, bit for bit.
 
     Attributes:
         recipe: the Recipe.
         scales: the ScaleState, or None with an identity recipe.
-        input_scale, kernel_scale, gradient_scale: float32 scalar variables, powers of two, changed
-            by training steps only: what the last one used (current), what the next will use
-            (delayed), what every step uses (static). None with an identity recipe; the gradient's
-            also where it is measured inside the step (current): it never leaves the backward pass.
+        input_scale, kernel_scale, gradient_scale: float32 scalar variables, powers of two,
+            changed by training steps only: what the last one used (current), what the next
+            will use (delayed), what every step uses (static). None with an identity
+            recipe; the gradient's also where it is measured inside the step (current): it
+            never leaves the backward pass.
     """
+
+    activation: Any
+    bias: Any
+    dtype_policy: Any
+    lora_alpha: Any
+    lora_enabled: Any
+    lora_rank: Any
+    _kernel: Any
 
     def __init__(self, *args, recipe: Any = "float8", **kwargs):
         recipe = get_recipe(recipe)
+        # The layer casts what it needs: the kernel is quantized from its widest copy.
         if not recipe.is_identity:
-            # The layer casts what it needs: the kernel is quantized from its widest copy.
             kwargs.setdefault("autocast", False)
         super().__init__(*args, **kwargs)
-        mode = self.dtype_policy.quantization_mode
-        if mode is not None:
+        if self.dtype_policy.quantization_mode is not None:
             raise ValueError(
-                f"`dtype` of {type(self).__name__} must be a policy without quantization, such as "
-                f"'float32' or 'mixed_bfloat16': the formats come from `recipe`. "
+                f"`dtype` of {type(self).__name__} must be a policy without quantization, "
+                "such as 'float32' or 'mixed_bfloat16': the formats come from `recipe`. "
                 f"Received: dtype={self.dtype_policy.name!r}"
             )
-        self.recipe = recipe
-        self.scales = None
+        self.recipe: Recipe = recipe
+        self.scales: ScaleState | None = None
 
     def add_weight(self, *args, **kwargs):
         if not self.recipe.is_identity:
             kwargs.setdefault("autocast", False)
-        return super().add_weight(*args, **kwargs)
+        return super().add_weight(*args, **kwargs)  # type: ignore[misc]
 
     def build(self, input_shape):
+        input_shape = value_shapes(input_shape)
         if self.recipe.is_identity:
             super().build(input_shape)
             return
         # LoRA locks the layer, so it comes after the scales.
-        rank, self.lora_rank = self.lora_rank, None
+        rank, self.lora_rank = getattr(self, "lora_rank", None), None
         super().build(input_shape)
-        self.scales = ScaleState(self.recipe, name="scales")
-        self.scales.build()
+        self.add_scales()
         self.lora_rank = rank
         if rank:
-            self.enable_lora(rank, lora_alpha=self.lora_alpha)
+            self.enable_lora(rank, lora_alpha=self.lora_alpha)  # type: ignore[attr-defined]
 
-    def quantized_product(self, equation: str, x, training):
-        """The product of x and the kernel in the recipe's formats, and what a LoRA adds."""
+    def add_scales(self):
+        """Create the state of the scales."""
+        self.scales = ScaleState(self.recipe, name="scales")
+        self.scales.build()
+
+    def call(self, inputs, training=None):
+        scaled = is_scaled(inputs)
+        if self.recipe.is_identity:
+            return self._exact(ScaledTensor(*inputs)) if scaled else super().call(inputs)  # type: ignore[misc]
+        x = self.cast_inputs(inputs)
+        y = self._propagated(x, training) if scaled else self._measured(x, training)
+        if getattr(self, "lora_enabled", False):
+            y = add(y, self._adapted(x))
+        return self._finished(y)
+
+    def _measured(self, x, training):
+        """The product of plain tensors, with scales from the recipe."""
         # Every scale is read before any is assigned: Torch assigns in place.
         kernel = ops.convert_to_tensor(self._kernel.value)
         x_scale, x_updates = self.scales.operand_scale("input", x)
         w_scale, w_updates = self.scales.operand_scale("kernel", kernel)
         g_scale, g_amax, g_updates = self.scales.gradient_operand()
-        y = quantized_einsum(
-            equation, x, kernel, x_scale, w_scale, g_scale, g_amax, self.recipe
+        scales = x_scale, w_scale
+        y = quantized_product(
+            self.product(x), x, kernel, scales, g_scale, g_amax, self.recipe
         )
         if training is True:
             self.scales.record((*x_updates, *w_updates, *g_updates))
         return y
 
+    def _propagated(self, x: ScaledTensor, training) -> ScaledTensor:
+        """The product of a ScaledTensor, with scales from the mean squares."""
+        kernel = ops.convert_to_tensor(self._kernel.value)
+        w = ScaledTensor(kernel, parameter_square(kernel))
+        if training is True:
+            self.scales.record(
+                (getattr(self.scales, f"{role}_scale"), self._scale_of(role, t))
+                for role, t in (("input", x), ("kernel", w))
+            )
+        return propagated_product(self.product(x.value), x, w, self.recipe)
+
+    def _scale_of(self, role, tensor: ScaledTensor):
+        square = ops.stop_gradient(tensor.mean_square)
+        return mean_square_to_scale(square, self.recipe.format(role))
+
+    def _exact(self, x: ScaledTensor) -> ScaledTensor:
+        """Keras's own layer for the value, the rules for the mean square."""
+        value = super().call(x.value)  # type: ignore[misc]
+        kernel = ops.convert_to_tensor(self.kernel)  # type: ignore[attr-defined]
+        fans = self.product(x.value).fans(x.value, kernel)
+        square = product_square(fans, x.mean_square, parameter_square(kernel))
+        if self.bias is not None:
+            square = clip_mean_square(square + parameter_square(self.bias))
+        # The rule is of the activation's argument: its value is not needed.
+        square = activate(self.activation, ScaledTensor(value, square)).mean_square
+        return ScaledTensor(value, square)
+
+    def _finished(self, y):
+        """Bias and activation, in the compute dtype."""
+        if self.bias is not None:
+            bias = ops.cast(self.bias, self.compute_dtype)
+            bias = self.broadcast_bias(bias)
+            if is_scaled(y):
+                square = clip_mean_square(y.mean_square + parameter_square(self.bias))
+                y = ScaledTensor(ops.add(y.value, bias), square)
+            else:
+                y = ops.add(y, bias)
+        if is_scaled(y):
+            return activate(self.activation, y)
+        return y if self.activation is None else self.activation(y)
+
+    def _adapted(self, x):
+        """What LoRA adds, in the compute dtype: its kernel is `alpha / rank A B`."""
+        a, b = (
+            ops.cast(v, self.compute_dtype)
+            for v in (self.lora_kernel_a, self.lora_kernel_b)  # type: ignore[attr-defined]
+        )
+        ratio = self.lora_alpha / self.lora_rank
+        if not is_scaled(x):
+            return self.adapt(x, a, b) * ratio
+        kernel = ops.matmul(a, b) * ratio
+        fans = self.product(x.value).fans(x.value, kernel)
+        square = product_square(fans, x.mean_square, parameter_square(kernel))
+        return ScaledTensor(self.adapt(x.value, a, b) * ratio, square)
+
+    def product(self, x):
+        """The layer's product of a tensor like x and a kernel."""
+        raise NotImplementedError
+
+    def adapt(self, x, a, b):
+        """x times the kernel a b."""
+        raise NotImplementedError
+
+    def broadcast_bias(self, bias):
+        """The bias in a shape that broadcasts with the output."""
+        return bias
+
     def get_config(self):
-        return {**super().get_config(), "recipe": recipe_config(self.recipe)}
+        return {**super().get_config(), "recipe": recipe_config(self.recipe)}  # type: ignore[misc]
 
 
 def _scale_property(role: str):
@@ -86,9 +190,3 @@ def _scale_property(role: str):
 for _role in ROLES:
     setattr(QuantizedKernel, f"{_role}_scale", _scale_property(_role))
 
-
-def cast_inputs(inputs, dtype: str):
-    """Inputs of any dtype as a dense tensor of the compute dtype."""
-    inputs = ops.convert_to_tensor(inputs, sparse=False)
-    same = standardize_dtype(inputs.dtype) == dtype
-    return inputs if same else ops.cast(inputs, dtype)

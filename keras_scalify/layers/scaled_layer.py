@@ -1,0 +1,73 @@
+"""What every layer that takes ScaledTensors shares: type in, type out."""
+
+from typing import Any
+
+import keras
+from keras import ops
+from keras.backend import standardize_dtype
+
+from keras_scalify.ops.propagation import all_scaled
+from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
+
+
+class ScaledLayer:
+    """Mixin before a Keras layer: what Keras asks about inputs is answered for the values.
+
+    The layer is given plain tensors, or ScaledTensors (or plain pairs, after a reload), or
+    lists of either; Keras's shape inference, checks and building see the values alone.
+    """
+
+    compute_dtype: Any
+    name: Any
+
+    def _assert_input_compatibility(self, first):
+        # Keras would count a ScaledTensor as two inputs.
+        super()._assert_input_compatibility(_values(first))  # type: ignore[misc]
+
+    def build(self, input_shape):
+        super().build(value_shapes(input_shape))  # type: ignore[misc]
+
+    def compute_output_spec(self, inputs, *args, **kwargs):
+        spec = super().compute_output_spec  # type: ignore[misc]
+        output = spec(_values(inputs), *args, **kwargs)
+        return as_output(output) if self.takes_scaled(inputs) else output
+
+    def takes_scaled(self, *inputs) -> bool:
+        """Whether the inputs are scaled (or plain).
+
+        Raises:
+            ValueError: some are scaled and some are not; says which.
+        """
+        named = {f"inputs[{i}]": x for i, x in enumerate(inputs)}
+        return all_scaled(type(self).__name__, named)
+
+    def cast_inputs(self, inputs):
+        """A tensor of any dtype as a dense one of the compute dtype; scaled, its value."""
+        if is_scaled(inputs):
+            return ScaledTensor(self.cast_inputs(inputs[0]), inputs[1])
+        inputs = ops.convert_to_tensor(inputs, sparse=False)
+        same = standardize_dtype(inputs.dtype) == self.compute_dtype
+        return inputs if same else ops.cast(inputs, self.compute_dtype)
+
+
+def _values(inputs):
+    """The inputs with every ScaledTensor replaced by its value."""
+    if is_scaled(inputs):
+        return inputs[0]
+    several = isinstance(inputs, (list, tuple))
+    return [_values(x) for x in inputs] if several else inputs
+
+
+def value_shapes(shape):
+    """The shape, or shapes, of the values behind the shapes that Keras gives."""
+    if not isinstance(shape, (list, tuple)) or not shape:
+        return shape
+    nested = [isinstance(s, (list, tuple)) for s in shape]
+    if len(shape) == 2 and all(nested) and len(shape[1]) == 0 and len(shape[0]) > 0:
+        return tuple(shape[0])
+    return [value_shapes(s) for s in shape] if all(nested) else tuple(shape)
+
+
+def as_output(spec) -> ScaledTensor:
+    """The symbolic ScaledTensor whose value has this spec."""
+    return ScaledTensor(spec, keras.KerasTensor((), dtype="float32"))

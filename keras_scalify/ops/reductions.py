@@ -1,0 +1,83 @@
+"""Sums, means, maxima and pools."""
+
+import math
+
+from keras import ops
+
+from keras_scalify.ops.gaussian import maximum_mean_square
+from keras_scalify.ops.propagation import propagate, scaled_op, times
+from keras_scalify.scaled_tensor import ScaledTensor
+
+
+@scaled_op("x", "n x", "h")
+def sum(x, axis=None, keepdims=False):
+    """keras.ops.sum."""
+    count = _count(x, axis)
+    square = propagate(lambda a: count * a, lambda h, a: (h,), x.mean_square)
+    return ScaledTensor(ops.sum(x.value, axis=axis, keepdims=keepdims), square)
+
+
+@scaled_op("x", "x / n", "h / n^2")
+def mean(x, axis=None, keepdims=False):
+    """keras.ops.mean."""
+    count = _count(x, axis)
+    square = propagate(
+        lambda a: a / count, lambda h, a: (h / count / count,), x.mean_square
+    )
+    return ScaledTensor(ops.mean(x.value, axis=axis, keepdims=keepdims), square)
+
+
+def _maximum_note():
+    return "E[max^2] of n standard Gaussians, m; n at most 65536"
+
+
+@scaled_op("x", "m x", "h / n", _maximum_note())
+def max(x, axis=None, keepdims=False, initial=None):
+    """keras.ops.max."""
+    count = _static(_count(x, axis))
+    square = times(x.mean_square, maximum_mean_square(count), 1.0 / count)
+    value = ops.max(x.value, axis=axis, keepdims=keepdims, initial=initial)
+    return ScaledTensor(value, square)
+
+
+@scaled_op("inputs", "m x", "h outputs / inputs", _maximum_note() + ", n the window")
+def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
+    """keras.ops.max_pool."""
+    window, stride = pool_sizes(inputs, pool_size, strides)
+    square = times(inputs.mean_square, maximum_mean_square(window), 1.0 / stride)
+    value = ops.max_pool(inputs.value, pool_size, strides, padding, data_format)
+    return ScaledTensor(value, square)
+
+
+@scaled_op("inputs", "x / n", "h / n / stride", "n the window; overlaps add")
+def average_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
+    """keras.ops.average_pool."""
+    window, stride = pool_sizes(inputs, pool_size, strides)
+    square = times(inputs.mean_square, 1.0 / window, 1.0 / window / stride)
+    value = ops.average_pool(inputs.value, pool_size, strides, padding, data_format)
+    return ScaledTensor(value, square)
+
+
+def pool_sizes(x, pool_size, strides):
+    """Entries in a window, and input entries for each output."""
+    spatial = len(x.shape) - 2
+    strides = pool_size if strides is None else strides
+    return tuple(
+        s**spatial if isinstance(s, int) else math.prod(s) for s in (pool_size, strides)
+    )
+
+
+def _count(x, axis):
+    """How many entries a reduction takes in: an int, or a float32 tensor if dynamic."""
+    shape = ops.shape(x.value)
+    axes = range(len(shape)) if axis is None else axis
+    axes = (axes,) if isinstance(axes, int) else axes
+    sizes = [shape[a] for a in axes]
+    if all(isinstance(s, int) for s in sizes):
+        return math.prod(sizes)
+    return math.prod(ops.cast(s, "float32") for s in sizes)
+
+
+def _static(count):
+    # The expectation grows like 2 log n: a bound does for a dynamic or a huge one.
+    return min(count, 65536) if isinstance(count, int) else 256

@@ -1,0 +1,136 @@
+"""Ops that move, copy or choose entries."""
+
+import math
+
+from keras import ops
+
+from keras_scalify.ops.propagation import propagate, scaled_op, times
+from keras_scalify.scaled_tensor import ScaledTensor
+
+
+def _keeping(name: str):
+    """An op that moves entries without losing or adding any."""
+    stock = getattr(ops, name)
+
+    def op(x, *args, **kwargs):
+        return ScaledTensor(stock(x.value, *args, **kwargs), x.mean_square)
+
+    op.__name__ = op.__qualname__ = name
+    op.__doc__ = f"keras.ops.{name}, of a plain or scaled tensor."
+    return scaled_op("x", "x", "h")(op)
+
+
+_KEEPING = (
+    "expand_dims",
+    "flip",
+    "moveaxis",
+    "reshape",
+    "roll",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+)
+KEEPING_OPS = {name: _keeping(name) for name in _KEEPING}
+
+
+def entries(shape) -> float:
+    """Entries of a shape, a dynamic size counted as 1: for ratios in which it cancels."""
+    return float(math.prod(s if isinstance(s, int) and s else 1 for s in shape))
+
+
+def resized(x, value, forward: float = 1.0, backward: float = 1.0) -> ScaledTensor:
+    """A ScaledTensor of a value made of x, its mean square and its gradient's by factors."""
+    return ScaledTensor(value, times(x.mean_square, forward, backward))
+
+
+def with_copies(x: ScaledTensor, shape) -> ScaledTensor:
+    """x, about to be broadcast to a shape: its gradient sums over the copies."""
+    copies = entries(shape) / entries(x.shape)
+    return ScaledTensor(x.value, times(x.mean_square, 1.0, copies))
+
+
+@scaled_op("x", "x", "copies h")
+def broadcast_to(x, shape):
+    """keras.ops.broadcast_to."""
+    x = with_copies(x, shape)
+    return ScaledTensor(ops.broadcast_to(x.value, shape), x.mean_square)
+
+
+@scaled_op("x", "x", "copies h")
+def repeat(x, repeats, axis=None):
+    """keras.ops.repeat by one number."""
+    value = ops.repeat(x.value, repeats, axis=axis)
+    return resized(x, value, 1.0, float(repeats))
+
+
+@scaled_op("inputs", "x", "h outputs / inputs", "entries outside get a gradient of 0")
+def slice(inputs, start_indices, shape):
+    """keras.ops.slice."""
+    value = ops.slice(inputs.value, start_indices, shape)
+    return resized(inputs, value, 1.0, entries(shape) / entries(inputs.shape))
+
+
+@scaled_op("x", "x each", "h / parts each", "the parts' gradients add up")
+def split(x, indices_or_sections, axis=0):
+    """keras.ops.split. Returns a list of ScaledTensors."""
+    values = ops.split(x.value, indices_or_sections, axis=axis)
+    whole = x.shape[axis]
+    return [resized(x, v, 1.0, (v.shape[axis] or 1) / (whole or 1)) for v in values]
+
+
+@scaled_op("x", "x inputs / outputs", "h", "the constant is 0 or of x's size")
+def pad(x, pad_width, mode="constant", constant_values=None):
+    """keras.ops.pad. A constant that is not 0 counts as one of x's own size."""
+    settings = {} if constant_values is None else {"constant_values": constant_values}
+    value = ops.pad(x.value, pad_width, mode=mode, **settings)
+    filled = mode == "constant" and not constant_values
+    ratio = entries(x.shape) / entries(value.shape) if filled else 1.0
+    return resized(x, value, ratio, 1.0)
+
+
+@scaled_op("xs", "mean by size", "h each")
+def concatenate(xs, axis=0):
+    """keras.ops.concatenate."""
+    sizes = [entries(x.shape) for x in xs]
+    value = ops.concatenate([x.value for x in xs], axis=axis)
+    return ScaledTensor(value, _weighted(xs, sizes))
+
+
+@scaled_op("x", "mean", "h each")
+def stack(x, axis=0):
+    """keras.ops.stack."""
+    value = ops.stack([item.value for item in x], axis=axis)
+    return ScaledTensor(value, _weighted(x, [1.0] * len(x)))
+
+
+def _weighted(xs, sizes):
+    total = math.fsum(sizes)
+    return propagate(
+        lambda *squares: _dot(squares, [size / total for size in sizes]),
+        lambda h, *squares: (h,) * len(squares),
+        *(x.mean_square for x in xs),
+    )
+
+
+def _dot(squares, weights):
+    terms = [s * w for s, w in zip(squares, weights, strict=True)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+@scaled_op("x", "x", "h indices / rows", "every entry is hit equally often")
+def take(x, indices, axis=None):
+    """keras.ops.take."""
+    value = ops.take(x.value, indices, axis=axis)
+    shape = x.shape if axis is None else (x.shape[axis],)
+    hits = _entries_or_rows(ops.shape(indices)) / entries(shape)
+    return ScaledTensor(value, times(x.mean_square, 1.0, hits))
+
+
+def _entries_or_rows(shape):
+    """How many indices there are: a number, or a float32 tensor if dynamic."""
+    if all(isinstance(s, int) for s in shape):
+        return float(math.prod(shape))
+    return math.prod((ops.cast(s, "float32") for s in shape), start=1.0)

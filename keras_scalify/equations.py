@@ -1,7 +1,6 @@
 """Two-operand einsum equations: their parts and those of their gradients."""
 
 import dataclasses
-import functools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Equation:
         return parse(f"{self.x},{self.y}->{self.w}")
 
 
-@functools.lru_cache(maxsize=None)
 def parse(equation: str) -> Equation:
     """Split an equation such as "abk,kn->abn".
 

@@ -5,8 +5,10 @@ Each of jax.py, tensorflow.py and torch.py defines these names; only the active 
 | name | what it does |
 |---|---|
 | amax(x) | largest finite magnitude, float32 |
+| attention_dtype(dtype) | what fused attention computes in where it lacks a dtype |
 | can_assign(variable, value) | whether value may become the variable's, here and now |
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
+| dense(x) | the dense tensor of a gradient that may be sparse |
 | einsum(equation, a, b, scales, dtype) | product of quantized operands, times their scales |
 | is_native() | whether quantized products use real narrow arrays |
 | mean_square(x) | mean(x**2), float32, positive and finite |
@@ -29,8 +31,10 @@ if keras.backend.backend() not in BACKENDS:
 _active = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
 
 amax = _active.amax
+attention_dtype = _active.attention_dtype
 can_assign = _active.can_assign
 custom_vjp = _active.custom_vjp
+dense = _active.dense
 einsum = _active.einsum
 is_native = _active.is_native
 mean_square = _active.mean_square

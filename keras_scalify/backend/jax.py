@@ -13,8 +13,10 @@ from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
+    "attention_dtype",
     "can_assign",
     "custom_vjp",
+    "dense",
     "einsum",
     "is_native",
     "mean_square",
@@ -106,3 +108,14 @@ def transpose(function, shape, cotangent):
     """The transpose of a function linear in a float32 tensor of this shape."""
     primal = jax.ShapeDtypeStruct(shape, "float32")
     return jax.linear_transpose(function, primal)(cotangent.astype("float32"))[0]
+
+
+def dense(x):
+    """x: gradients are dense."""
+    return x
+
+
+def attention_dtype(dtype: str) -> str:
+    """The CPU has no float16 attention (jax 0.10)."""
+    lacking = dtype == "float16" and jax.default_backend() == "cpu"
+    return "float32" if lacking else dtype

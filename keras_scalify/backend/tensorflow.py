@@ -11,8 +11,10 @@ from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
+    "attention_dtype",
     "can_assign",
     "custom_vjp",
+    "dense",
     "einsum",
     "is_native",
     "mean_square",
@@ -92,3 +94,15 @@ def transpose(function, shape, cotangent):
         tape.watch(zeros)
         y = function(zeros)
     return tape.gradient(y, zeros, tf.cast(cotangent, tf.float32))
+
+
+def dense(x):
+    """The dense tensor of a gradient, an embedding's too: repeated indices add up."""
+    if not isinstance(x, tf.IndexedSlices):
+        return x
+    return tf.math.unsorted_segment_sum(x.values, x.indices, x.dense_shape[0])
+
+
+def attention_dtype(dtype: str) -> str:
+    """Every dtype is its own."""
+    return dtype

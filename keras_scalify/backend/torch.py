@@ -13,8 +13,10 @@ from keras_scalify.scaling import mean_square as masked_mean_square
 
 __all__ = [
     "amax",
+    "attention_dtype",
     "can_assign",
     "custom_vjp",
+    "dense",
     "einsum",
     "is_native",
     "mean_square",
@@ -153,3 +155,13 @@ def transpose(function, shape, cotangent):
         zeros = torch.zeros(shape, device=cotangent.device, requires_grad=True)
         y = function(zeros)
         return torch.autograd.grad(y, zeros, cotangent.float())[0]
+
+
+def dense(x):
+    """x: gradients are dense."""
+    return x
+
+
+def attention_dtype(dtype: str) -> str:
+    """Every dtype is its own."""
+    return dtype

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 from keras.backend import standardize_dtype
 
+from keras_scalify import backend
 from keras_scalify.formats import FORMATS
 from keras_scalify.optimizers.random_bits import high_half, mix, random_bits
 from keras_scalify.optimizers.stochastic_rounding import stochastic_round
@@ -57,13 +58,19 @@ class AdamUpdate:
                 slot = None if overwritten else self._storage.add(self, variable, name)
                 slots.append(slot)
 
+    def apply(self, grads, trainable_variables=None):
+        if not self._is_stock:
+            grads = [g if g is None else backend.dense(g) for g in grads]
+        super().apply(grads, trainable_variables)
+
     def update_step(self, gradient, variable, learning_rate):
         if self._is_stock:
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
         g = ops.cast(ops.convert_to_tensor(gradient), "float32")
-        bits = random_bits(g.shape, self.seed, index, self.iterations)
+        # The variable's shape is always known, that of a sparse gradient is not.
+        bits = random_bits(variable.shape, self.seed, index, self.iterations)
         amax = self._storage.amax(g)
         m = self._update_momentum(self._slots["momentum"][index], g, amax, bits)
         r = self._update_root(index, g, amax, high_half(bits))
@@ -131,4 +138,3 @@ class AdamUpdate:
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         return {**config, "state_dtype": self.state_dtype, "seed": self.seed}
-

@@ -74,13 +74,17 @@ def test_float32_state_is_adam(optimizer, option):
     values, state = run(optimizer, option, state_dtype="float32")
     expected, expected_state = run(STOCK[optimizer], option)
     assert state.keys() == expected_state.keys()
-    pairs = [*zip(values, expected, strict=True)]
-    pairs += [(state[name], expected_state[name]) for name in state]
-    for value, reference in pairs:
-        if BACKEND == "torch":
-            assert relative_error(value, reference) <= 1e-6
-        else:
-            np.testing.assert_array_equal(value, reference)
+    moments = [(state[name], expected_state[name]) for name in state]
+    # On Torch v = 0.999 v + 0.001 g**2, two roundings a step, where others round once.
+    for pairs, torch_tolerance in (
+        (zip(values, expected, strict=True), 1e-6),
+        (moments, 3e-6),
+    ):
+        for value, reference in pairs:
+            if BACKEND == "torch":
+                assert relative_error(value, reference) <= torch_tolerance
+            else:
+                np.testing.assert_array_equal(value, reference)
 
 
 @pytest.mark.parametrize("state_dtype", TOLERANCE)

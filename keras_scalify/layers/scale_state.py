@@ -130,7 +130,7 @@ class ScaleState(keras.layers.Layer):
                 continue
             value = store[variable.name][()]
             if value.ndim:
-                value = [0.0] * len(variable) + list(value)
+                value = [0.0] * variable.shape[0] + list(value)
                 value = value[-variable.shape[0] :]
             variable.assign(value)
 

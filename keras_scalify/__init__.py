@@ -3,12 +3,14 @@
 from keras_scalify import config, layers, ops, optimizers
 from keras_scalify.formats import FORMATS, Format
 from keras_scalify.recipes import RECIPES, Recipe
+from keras_scalify.scaled_tensor import ScaledTensor
 
 __all__ = [
     "FORMATS",
     "RECIPES",
     "Format",
     "Recipe",
+    "ScaledTensor",
     "config",
     "layers",
     "ops",

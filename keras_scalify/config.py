@@ -45,4 +45,6 @@ def matmul() -> str:
     """The form set by `set_matmul`, or by KERAS_SCALIFY_MATMUL, or "auto"."""
     if _matmul is not None:
         return _matmul
-    return _check(os.environ.get("KERAS_SCALIFY_MATMUL", "auto"), "KERAS_SCALIFY_MATMUL")
+    return _check(
+        os.environ.get("KERAS_SCALIFY_MATMUL", "auto"), "KERAS_SCALIFY_MATMUL"
+    )

@@ -44,17 +44,13 @@ class QuantizedKernel(ScaledLayer):
     lora_alpha: Any
     lora_enabled: Any
     lora_rank: Any
-    _kernel: Any
 
     def __init__(self, *args, recipe: Any = "float8", **kwargs):
         recipe = get_recipe(recipe)
-        # The layer casts what it needs: the kernel is quantized from its widest copy.
-        if not recipe.is_identity:
-            kwargs.setdefault("autocast", False)
         super().__init__(*args, **kwargs)
         if self.dtype_policy.quantization_mode is not None:
             raise ValueError(
-                f"`dtype` of {type(self).__name__} must be a policy without quantization, "
+                f"`dtype` of {type(self).__qualname__} must be a policy without quantization, "
                 "such as 'float32' or 'mixed_bfloat16': the formats come from `recipe`. "
                 f"Received: dtype={self.dtype_policy.name!r}"
             )
@@ -62,6 +58,7 @@ class QuantizedKernel(ScaledLayer):
         self.scales: ScaleState | None = None
 
     def add_weight(self, *args, **kwargs):
+        # The kernel is quantized from its widest copy.
         if not self.recipe.is_identity:
             kwargs.setdefault("autocast", False)
         return super().add_weight(*args, **kwargs)  # type: ignore[misc]
@@ -87,8 +84,9 @@ class QuantizedKernel(ScaledLayer):
     def call(self, inputs, training=None):
         scaled = is_scaled(inputs)
         if self.recipe.is_identity:
-            return self._exact(ScaledTensor(*inputs)) if scaled else super().call(inputs)  # type: ignore[misc]
-        x = self.cast_inputs(inputs)
+            x = self.cast_inputs(inputs, floats_only=True)
+            return self._exact(x) if scaled else self.stock_call(x)
+        x = self.cast_inputs(_dense(inputs))
         y = self._propagated(x, training) if scaled else self._measured(x, training)
         if getattr(self, "lora_enabled", False):
             y = add(y, self._adapted(x))
@@ -97,7 +95,7 @@ class QuantizedKernel(ScaledLayer):
     def _measured(self, x, training):
         """The product of plain tensors, with scales from the recipe."""
         # Every scale is read before any is assigned: Torch assigns in place.
-        kernel = ops.convert_to_tensor(self._kernel.value)
+        kernel = ops.convert_to_tensor(self.kernel_variable.value)
         x_scale, x_updates = self.scales.operand_scale("input", x)
         w_scale, w_updates = self.scales.operand_scale("kernel", kernel)
         g_scale, g_amax, g_updates = self.scales.gradient_operand()
@@ -111,7 +109,7 @@ class QuantizedKernel(ScaledLayer):
 
     def _propagated(self, x: ScaledTensor, training) -> ScaledTensor:
         """The product of a ScaledTensor, with scales from the mean squares."""
-        kernel = ops.convert_to_tensor(self._kernel.value)
+        kernel = ops.convert_to_tensor(self.kernel_variable.value)
         w = ScaledTensor(kernel, parameter_square(kernel))
         if training is True:
             self.scales.record(
@@ -126,7 +124,7 @@ class QuantizedKernel(ScaledLayer):
 
     def _exact(self, x: ScaledTensor) -> ScaledTensor:
         """Keras's own layer for the value, the rules for the mean square."""
-        value = super().call(x.value)  # type: ignore[misc]
+        value = self.stock_call(x.value)
         kernel = ops.convert_to_tensor(self.kernel)  # type: ignore[attr-defined]
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
@@ -152,10 +150,7 @@ class QuantizedKernel(ScaledLayer):
 
     def _adapted(self, x):
         """What LoRA adds, in the compute dtype: its kernel is `alpha / rank A B`."""
-        a, b = (
-            ops.cast(v, self.compute_dtype)
-            for v in (self.lora_kernel_a, self.lora_kernel_b)  # type: ignore[attr-defined]
-        )
+        a, b = (ops.cast(v, self.compute_dtype) for v in self._adapters())
         ratio = self.lora_alpha / self.lora_rank
         if not is_scaled(x):
             return self.adapt(x, a, b) * ratio
@@ -163,6 +158,18 @@ class QuantizedKernel(ScaledLayer):
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
         return ScaledTensor(self.adapt(x.value, a, b) * ratio, square)
+
+    @property
+    def kernel_variable(self):
+        """The variable that is quantized."""
+        return self._kernel  # type: ignore[attr-defined]
+
+    def stock_call(self, x):
+        """What Keras's layer computes of a plain tensor."""
+        return super().call(x)  # type: ignore[misc]
+
+    def _adapters(self):
+        return self.lora_kernel_a, self.lora_kernel_b  # type: ignore[attr-defined]
 
     def product(self, x):
         """The layer's product of a tensor like x and a kernel."""
@@ -180,6 +187,12 @@ class QuantizedKernel(ScaledLayer):
         return {**super().get_config(), "recipe": recipe_config(self.recipe)}  # type: ignore[misc]
 
 
+def _dense(inputs):
+    """Inputs that may be sparse as dense ones."""
+    sparse = getattr(inputs, "sparse", False) or not hasattr(inputs, "shape")
+    return ops.convert_to_tensor(inputs, sparse=False) if sparse else inputs
+
+
 def _scale_property(role: str):
     def scale(self):
         return None if self.scales is None else getattr(self.scales, f"{role}_scale")
@@ -189,4 +202,3 @@ def _scale_property(role: str):
 
 for _role in ROLES:
     setattr(QuantizedKernel, f"{_role}_scale", _scale_property(_role))
-

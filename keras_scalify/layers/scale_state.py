@@ -54,9 +54,7 @@ class ScaleState(keras.layers.Layer):
             setattr(self, f"{role}_scale", self._add(f"{role}_scale", (), "ones"))
         if scaling == "delayed":
             shape = (self.recipe.window,)
-            setattr(
-                self, f"{role}_window", self._add(f"{role}_window", shape, "zeros")
-            )
+            setattr(self, f"{role}_window", self._add(f"{role}_window", shape, "zeros"))
 
     def _add(self, name, shape, initializer):
         return self.add_weight(

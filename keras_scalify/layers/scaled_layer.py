@@ -18,7 +18,16 @@ class ScaledLayer:
     """
 
     compute_dtype: Any
-    name: Any
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Keras would cast every float tensor it finds, the mean squares too: each layer
+        # casts the values it computes with.
+        self._convert_input_args = False
+
+    def __call__(self, *args, **kwargs):
+        args = keras.tree.map_structure(_as_tensor, args)
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def _assert_input_compatibility(self, first):
         # Keras would count a ScaledTensor as two inputs.
@@ -32,6 +41,10 @@ class ScaledLayer:
         output = spec(_values(inputs), *args, **kwargs)
         return as_output(output) if self.takes_scaled(inputs) else output
 
+    def compute_mask(self, inputs, previous_mask):
+        masks = _value_masks(inputs, previous_mask)
+        return super().compute_mask(_values(inputs), masks)  # type: ignore[misc]
+
     def takes_scaled(self, *inputs) -> bool:
         """Whether the inputs are scaled (or plain).
 
@@ -41,13 +54,22 @@ class ScaledLayer:
         named = {f"inputs[{i}]": x for i, x in enumerate(inputs)}
         return all_scaled(type(self).__name__, named)
 
-    def cast_inputs(self, inputs):
-        """A tensor of any dtype as a dense one of the compute dtype; scaled, its value."""
+    def cast_inputs(self, inputs, floats_only=False):
+        """A tensor in the compute dtype; of a ScaledTensor the value."""
         if is_scaled(inputs):
-            return ScaledTensor(self.cast_inputs(inputs[0]), inputs[1])
-        inputs = ops.convert_to_tensor(inputs, sparse=False)
-        same = standardize_dtype(inputs.dtype) == self.compute_dtype
-        return inputs if same else ops.cast(inputs, self.compute_dtype)
+            return ScaledTensor(self.cast_inputs(inputs[0], floats_only), inputs[1])
+        dtype = standardize_dtype(inputs.dtype)
+        if dtype == self.compute_dtype or (floats_only and "float" not in dtype):
+            return inputs
+        return ops.cast(inputs, self.compute_dtype)
+
+
+def _as_tensor(x):
+    return x if ops.is_tensor(x) or not hasattr(x, "__array__") else _converted(x)
+
+
+def _converted(x):
+    return x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
 
 
 def _values(inputs):
@@ -56,6 +78,15 @@ def _values(inputs):
         return inputs[0]
     several = isinstance(inputs, (list, tuple))
     return [_values(x) for x in inputs] if several else inputs
+
+
+def _value_masks(inputs, masks):
+    """The masks of the values, from masks in the structure of the inputs."""
+    if not isinstance(masks, (list, tuple)):
+        return masks
+    if is_scaled(inputs):
+        return masks[0]
+    return [_value_masks(x, m) for x, m in zip(inputs, masks, strict=True)]
 
 
 def value_shapes(shape):

@@ -47,8 +47,8 @@ def _broadcast(x1, x2):
     """Operands whose gradients count the copies that broadcasting makes of them."""
     if not (is_scaled(x1) and is_scaled(x2)):
         return x1, x2
-    shape = ops.broadcast_shapes(tuple(x1.shape), tuple(x2.shape))
-    return with_copies(x1, shape), with_copies(x2, shape)
+    shapes = tuple(x1.shape), tuple(x2.shape)
+    return with_copies(x1, shapes[1]), with_copies(x2, shapes[0])
 
 
 @scaled_op("x1", "a / c^2", "h / c^2", "by a number only")

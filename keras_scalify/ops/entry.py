@@ -1,10 +1,9 @@
 """Where a tensor enters and leaves the scale path, and where it is measured on the way."""
 
-import keras
 from keras import ops
 
 from keras_scalify import backend
-from keras_scalify.ops.propagation import scaled_op
+from keras_scalify.ops.propagation import refuse_symbolic, scaled_op
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 
@@ -30,8 +29,9 @@ def scale(x):
     """
     if is_scaled(x):
         return ScaledTensor(*x)
+    refuse_symbolic("scale", {"x": x})
     x = ops.convert_to_tensor(x)
-    return ScaledTensor(x, _measured(x))
+    return ScaledTensor(x, backend.mean_square(ops.stop_gradient(x)))
 
 
 def unscale(x):
@@ -52,6 +52,7 @@ def unscale(x):
     """
     if not is_scaled(x):
         return x
+    refuse_symbolic("unscale", {"x": x})
     return backend.custom_vjp(
         lambda value, square: (value, ()),
         lambda _, cotangents, needed: (
@@ -78,10 +79,3 @@ def rescale_gradient(x):
         ),
     )(*x)
     return ScaledTensor(value, square)
-
-
-def _measured(x):
-    """The mean square of a tensor, as a constant."""
-    if isinstance(x, keras.KerasTensor):
-        return keras.KerasTensor((), dtype="float32")
-    return backend.mean_square(ops.stop_gradient(x))

@@ -37,7 +37,9 @@ def _matmul(x1, x2, recipe="float8"):
     return ops.matmul(x1, x2)
 
 
-@scaled_op("x1 x2", "K x w", "N w h, M x h", "K, N, M: terms of each sum", plain=_einsum)
+@scaled_op(
+    "x1 x2", "K x w", "N w h, M x h", "K, N, M: terms of each sum", plain=_einsum
+)
 def einsum(equation, x1, x2, recipe: Any = "float8"):
     """keras.ops.einsum of two operands, quantized by a recipe; plain ones are not.
 
@@ -52,7 +54,9 @@ def einsum(equation, x1, x2, recipe: Any = "float8"):
     return ScaledTensor(value, product_square(fans, x1.mean_square, x2.mean_square))
 
 
-@scaled_op("x1 x2", "K x w", "N w h, M x h", "K, N, M: terms of each sum", plain=_matmul)
+@scaled_op(
+    "x1 x2", "K x w", "N w h, M x h", "K, N, M: terms of each sum", plain=_matmul
+)
 def matmul(x1, x2, recipe: Any = "float8"):
     """keras.ops.matmul, quantized by a recipe; plain operands are not.
 

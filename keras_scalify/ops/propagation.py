@@ -59,6 +59,7 @@ def scaled_op(operands: str, forward: str, backward: str, note: str = "", plain=
             given = {n: bound.arguments.get(n) for n in operands.split()}
             if not all_scaled(name, given):
                 return stock(*args, **kwargs)
+            refuse_symbolic(name, given)
             for n, x in given.items():
                 bound.arguments[n] = _as_scaled(x)
             return function(*bound.args, **bound.kwargs)
@@ -90,6 +91,17 @@ def all_scaled(name: str, operands: dict) -> bool:
             "ks.ops.unscale on one side."
         )
     return any(kinds.values())
+
+
+def refuse_symbolic(name: str, operands: dict) -> None:
+    """Raise a ValueError if an operand is symbolic: an op is no node of a graph."""
+    for x in keras.tree.flatten(list(operands.values())):
+        if isinstance(x, keras.KerasTensor):
+            raise ValueError(
+                f"keras_scalify.ops.{name} does not take symbolic ScaledTensors. In a "
+                "functional model use the layer of that name, or call the op inside the "
+                "call of a layer of your own."
+            )
 
 
 def _as_scaled(x):

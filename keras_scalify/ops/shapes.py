@@ -44,8 +44,10 @@ def resized(x, value, forward: float = 1.0, backward: float = 1.0) -> ScaledTens
 
 
 def with_copies(x: ScaledTensor, shape) -> ScaledTensor:
-    """x, about to be broadcast to a shape: its gradient sums over the copies."""
-    copies = entries(shape) / entries(x.shape)
+    """x, about to be broadcast with a shape: its gradient sums over the copies."""
+    own = (1,) * (len(shape) - len(x.shape)) + tuple(x.shape)
+    pairs = zip(reversed(own), reversed(shape), strict=False)
+    copies = entries([theirs for mine, theirs in pairs if mine == 1])
     return ScaledTensor(x.value, times(x.mean_square, 1.0, copies))
 
 

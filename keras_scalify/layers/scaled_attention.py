@@ -1,0 +1,174 @@
+"""What the scaled attention layers share."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_scalify import backend
+from keras_scalify.layers.adoption import adopt
+from keras_scalify.layers.scaled_einsum_dense import ScaledEinsumDense
+from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_shapes
+from keras_scalify.ops.arithmetic import multiply
+from keras_scalify.ops.attention import attention_square, effective_size, weights_square
+from keras_scalify.ops.entry import scale, unscale
+from keras_scalify.ops.linear import einsum
+from keras_scalify.recipes import Recipe, get_recipe, recipe_config
+from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
+
+PROJECTIONS = ("query", "key", "value", "gate", "output")
+
+
+class QuantizedAttention(ScaledLayer):
+    """Mixin before a Keras attention layer: projections in a recipe's formats.
+
+    The scores and their product with the values stay in the compute dtype, so that the
+    backend's fused attention remains available, unless `scaled_attention=True`.
+    """
+
+    compute_dtype: Any
+
+    def __init__(
+        self, *args, recipe: Any = "float8", scaled_attention: bool = False, **kwargs
+    ):
+        recipe = get_recipe(recipe)
+        super().__init__(*args, **kwargs)
+        self.recipe: Recipe = recipe
+        self.scaled_attention = scaled_attention
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
+        super(ScaledLayer, self).build(*shapes)  # type: ignore[misc]
+        for name in PROJECTIONS:
+            projection = getattr(self, f"_{name}_dense", None)
+            if projection is not None:
+                adopt(projection, ScaledEinsumDense, self.recipe)
+
+    def compute_output_spec(self, query, value, key=None, **kwargs):
+        scaled = self.takes_scaled(query, value, key)
+        values = (t[0] if is_scaled(t) else t for t in (query, value, key))
+        output = super(ScaledLayer, self).compute_output_spec(*values, **kwargs)  # type: ignore[misc]
+        if not scaled:
+            return output
+        if isinstance(output, tuple):
+            return as_output(output[0]), output[1]
+        return as_output(output)
+
+    def call(self, query, value, key=None, return_attention_scores=False, **kwargs):
+        scaled = self.takes_scaled(query, value, key)
+        narrow = backend.attention_dtype(self.compute_dtype) == self.compute_dtype
+        if not scaled and not self.scaled_attention and narrow:
+            scores = {"return_attention_scores": return_attention_scores}
+            return super().call(query, value, key, **scores, **kwargs)  # type: ignore[misc]
+        key = value if key is None else key
+        inputs = [ScaledTensor(*t) if scaled else t for t in (query, value, key)]
+        output, weights = self._attended(*inputs, return_attention_scores, **kwargs)
+        return (output, weights) if return_attention_scores else output
+
+    def _attended(self, query, value, key, needs_weights, **kwargs):
+        """Projections, attention and the projection of its output."""
+        mask, causal = self._mask(query, value, **kwargs)
+        gate = self._gate_dense(query) if self._has_gate() else None  # type: ignore[attr-defined]
+        scaled = is_scaled(query)
+        query, key, value = self._projected(query, key, value)
+        if not scaled:  # measured here, and not needed by Keras's attention
+            query, key, value = (scale(t) for t in (query, key, value))
+        attend = self._quantized if self.scaled_attention else self._fused
+        training = kwargs.get("training")
+        output, weights = attend(
+            query, key, value, mask, causal, training, needs_weights
+        )
+        output = output if scaled else unscale(output)
+        if gate is not None:
+            output = multiply(output, gate)
+        return self._output_dense(output), weights  # type: ignore[attr-defined]
+
+    def _fused(self, query, key, value, mask, causal, training, needs_weights):
+        """Keras's attention for the value, the rule for the mean square."""
+        kwargs = self.attention_arguments(needs_weights)
+        dtype = backend.attention_dtype(self.compute_dtype)
+        output, weights = self._compute_attention(  # type: ignore[attr-defined]
+            *(ops.cast(t.value, dtype) for t in (query, key, value)),
+            attention_mask=mask,
+            training=training,
+            use_causal_mask=causal and mask is None,
+            **kwargs,
+        )
+        size = effective_size(self._keys(key.value), causal)
+        squares = (t.mean_square for t in (query, key, value))
+        output = ops.cast(output, self.compute_dtype)
+        return ScaledTensor(output, attention_square(*squares, size)), weights
+
+    def _quantized(self, query, key, value, mask, causal, training, needs_weights):
+        """Scores and values in the recipe's formats, softmax in the compute dtype."""
+        query = multiply(query, self.inverse_root())
+        scores = einsum(self._dot_product_equation, key, query, self.recipe)  # type: ignore[attr-defined]
+        size = effective_size(self._keys(key.value), causal)
+        if causal and mask is None:
+            mask = self._compute_causal_mask(query.value, value.value)  # type: ignore[attr-defined]
+        weights = self._masked_softmax(scores.value, mask)  # type: ignore[attr-defined]
+        dropped = self._dropout_layer(weights, training=training)  # type: ignore[attr-defined]
+        square = weights_square(scores.mean_square, size)
+        p = ScaledTensor(dropped, square)
+        output = einsum(self._combine_equation, p, value, self.recipe)  # type: ignore[attr-defined]
+        return output, weights
+
+    def _mask(
+        self,
+        query,
+        value,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        training=None,
+    ):
+        """The mask of all masks, None if there is none but the causal one; and if causal."""
+        masks = {
+            "query_mask": _first(query_mask),
+            "value_mask": _first(value_mask),
+            "key_mask": _first(key_mask),
+            "attention_mask": attention_mask,
+        }
+        query, value = (t.value if is_scaled(t) else t for t in (query, value))
+        if all(m is None for m in masks.values()) and self.window() is None:
+            return None, use_causal_mask
+        mask = self._compute_attention_mask(  # type: ignore[attr-defined]
+            query, value, **masks, use_causal_mask=use_causal_mask
+        )
+        return mask, use_causal_mask
+
+    def _projected(self, query, key, value):
+        dense = self._query_dense, self._key_dense, self._value_dense  # type: ignore[attr-defined]
+        return tuple(d(t) for d, t in zip(dense, (query, key, value), strict=True))
+
+    def _has_gate(self):
+        return getattr(self, "_gate_dense", None) is not None
+
+    @staticmethod
+    def _keys(key):
+        return ops.shape(key)[1]
+
+    def inverse_root(self) -> float:
+        """1 / sqrt(size of a head)."""
+        raise NotImplementedError
+
+    def window(self):
+        """The sliding window, or None."""
+        raise NotImplementedError
+
+    def attention_arguments(self, needs_weights: bool) -> dict:
+        """What `_compute_attention` takes of whether its weights are returned."""
+        raise NotImplementedError
+
+    def get_config(self):
+        config = {
+            "recipe": recipe_config(self.recipe),
+            "scaled_attention": self.scaled_attention,
+        }
+        return {**super().get_config(), **config}  # type: ignore[misc]
+
+
+def _first(mask):
+    """The mask of a ScaledTensor's value."""
+    return mask[0] if isinstance(mask, (tuple, list)) else mask

@@ -1,0 +1,50 @@
+"""ScaledDepthwiseConv2D."""
+
+import keras
+from keras import ops
+
+from keras_scalify.layers.scaled_conv import QuantizedConv
+from keras_scalify.ops.products import ConvProduct
+
+
+@keras.saving.register_keras_serializable(package="keras_scalify")
+class ScaledDepthwiseConv2D(QuantizedConv, keras.layers.DepthwiseConv2D):
+    """`y = activation(depthwise_conv(q(x), q(kernel)) + bias)`. See ScaledConv2D.
+
+    A keras.layers.DepthwiseConv2D with its operands on a recipe's grid.
+
+    Args:
+        *args, **kwargs: those of keras.layers.DepthwiseConv2D.
+        recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+
+    Raises:
+        ValueError: an unknown recipe; what DepthwiseConv2D raises.
+
+    Example:
+
+    >>> import numpy as np, keras_scalify as ks
+    >>> layer = ks.layers.ScaledDepthwiseConv2D(3, padding="same")
+    >>> tuple(layer(np.ones((2, 8, 8, 3), "float32")).shape)
+    (2, 8, 8, 3)
+    """
+
+    @property
+    def kernel_variable(self):
+        return self.kernel
+
+    def product(self, x):
+        strides = self.strides
+        strides = (strides,) * 2 if isinstance(strides, int) else tuple(strides)
+        return ConvProduct(
+            self._convolve, tuple(self.kernel_size), strides, groups=None
+        )
+
+    def _convolve(self, x, kernel):
+        return ops.depthwise_conv(
+            x,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            dilation_rate=self.dilation_rate,
+            data_format=self.data_format,
+        )

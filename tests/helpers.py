@@ -72,3 +72,15 @@ def oracle_quantize(x, format_name, scale):
         clipped = np.clip(data, -largest, largest)
         data = np.where(np.isfinite(data) | overflowed, clipped, data)
         return data.astype(dtype).astype(np.float32)
+
+
+def assert_same(a, b):
+    """Assert that two arrays, or lists of them, are equal bit for bit, NaN included."""
+    if isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_same(one, other)
+        return
+    a, b = to_numpy(a), to_numpy(b)
+    assert a.dtype == b.dtype, f"{a.dtype} != {b.dtype}"
+    np.testing.assert_array_equal(a, b)

@@ -16,14 +16,15 @@ class Stepper:
     Args:
         optimizer: An optimizer that is not built yet.
         values: Arrays, where the variables start.
-        dtype: Of the variables.
+        dtypes: Of the variables; float32 if not given.
     """
 
-    def __init__(self, optimizer, values, dtype="float32"):
+    def __init__(self, optimizer, values, dtypes=None):
         self.optimizer = optimizer
+        dtypes = ["float32"] * len(values) if dtypes is None else dtypes
         self.variables = [
             keras.Variable(np.asarray(value), dtype=dtype, name=f"variable_{i}")
-            for i, value in enumerate(values)
+            for i, (value, dtype) in enumerate(zip(values, dtypes, strict=True))
         ]
         optimizer.build(self.variables)
         self._apply = _APPLY[BACKEND](optimizer, self.variables)

@@ -87,8 +87,11 @@ def test_float32_state_is_adam(optimizer, option):
                 np.testing.assert_array_equal(value, reference)
 
 
-@pytest.mark.parametrize("state_dtype", TOLERANCE)
-@pytest.mark.parametrize(("optimizer", "option"), CASES)
+NARROW = [(*case, "float16") for case in CASES]
+NARROW += [(ks.optimizers.ScaledAdam, o, "bfloat16") for o in ("amsgrad", "all")]
+
+
+@pytest.mark.parametrize(("optimizer", "option", "state_dtype"), NARROW)
 def test_narrow_state_follows_adam(optimizer, option, state_dtype):
     values, _ = run(optimizer, option, state_dtype=state_dtype)
     expected, _ = run(STOCK[optimizer], option)

@@ -65,17 +65,15 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_the_amax_bound_holds(sequence, amsgrad):
+def test_the_amax_bound_holds(sequence):
     """It comes from the step before and the gradient: no moment is measured."""
     rng = np.random.default_rng(0)
-    optimizer = ks.optimizers.ScaledAdam(1e-3, amsgrad=amsgrad)
+    optimizer = ks.optimizers.ScaledAdam(1e-3, amsgrad=True)
     stepper = Stepper(optimizer, [np.zeros(64)])
-    names = ["momentum", "velocity_root"] + ["velocity_hat_root"] * amsgrad
     for step in range(200):
         stepper.step(np.float32(SEQUENCES[sequence](rng, step)))
-        for name in names:
+        for name in ("momentum", "velocity_root", "velocity_hat_root"):
             moment = np.abs(stepper.moment(name)).max()
             amax = to_numpy(optimizer._slots[name][0].amax)
             # Rounding up at every step adds up to some percent in the long run.

@@ -14,6 +14,8 @@ MANTISSA_MASK = (1 << MANTISSA_BITS) - 1
 BIAS = 127
 # Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal numbers.
 MIN_EXPONENT, MAX_EXPONENT = -126, 126
+# Powers of two between a propagated root mean square and the format's largest binade.
+HEADROOM = 11
 FLOAT32_MAX = 3.4028234663852886e38
 
 
@@ -73,20 +75,26 @@ def clip_mean_square(value):
 
 
 def mean_square_to_scale(value, format: Format):
-    """Largest power of two at or below `sqrt(value)`: half the exponent, rounded down.
+    """Largest power of two at or below `sqrt(value)`, less the format's spare headroom.
+
+    Half the exponent, rounded down. Data then has a root mean square in [1, 2), where e4m3
+    has 2**8.8 of room above and 2**9 below. A format with more than 2**12 above (e5m2,
+    float16) is used higher up, at 2**4: one entry of 2**24 can be no further above the
+    root mean square, and gradients have their long tail below.
 
     Args:
         value: float32 scalar, a mean square.
         format: the format of the scaled data. One without need of a scale gives 1.
 
     Returns:
-        float32 scalar, a power of two in [2**-63, 2**63]; 1 for a value of 0.
+        float32 scalar, a power of two in [2**-67, 2**63]; 1 for a value of 0.
     """
     if not format.is_scaled:
         return ops.ones_like(value)
+    spare = max(_split(format.max)[1] - HEADROOM, 0)
     clipped = ops.view(clip_mean_square(value), "int32")
     exponent = ops.right_shift(clipped, MANTISSA_BITS) - BIAS
-    field = ops.right_shift(exponent, 1) + BIAS
+    field = ops.right_shift(exponent, 1) + (BIAS - spare)
     scale = ops.view(ops.left_shift(field, MANTISSA_BITS), "float32")
     return ops.where(value > 0, scale, 1.0)
 

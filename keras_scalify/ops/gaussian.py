@@ -91,7 +91,7 @@ def softmax_mean_square(size: int) -> np.ndarray:
         reach = math.log(size) + 8 * sigma + 8
         log_t = np.linspace(-reach, 8 * sigma + 8, 800)
         z = sigma * u
-        damping = -np.exp(log_t[:, None] + z)
+        damping = -np.exp(np.minimum(log_t[:, None] + z, 700.0))
         others = np.sum(np.exp(log_weight + damping), 1)
         tilted = np.sum(np.exp(log_weight + 2 * (z + log_t[:, None]) + damping), 1)
         integrand = tilted * others ** (size - 1)

@@ -24,6 +24,9 @@ __all__ = [
     "transpose",
 ]
 
+# Traces whose values stay inside. JAX exports no classes for them (0.10): by name.
+_PROGRAMS = "DynamicJaxprTrace", "BatchTrace"
+
 
 def is_native() -> bool:
     """Real float8 arrays: as set by config, by default wherever JAX runs on no CPU."""
@@ -90,16 +93,16 @@ def _dimension_numbers(equation: Equation):
 def can_assign(variable, value) -> bool:
     """Whether value lives in the same program as the variable.
 
-    Inside a scan or a rematerialised call it does not: assigning it there would leak a tracer. A
-    tracer's trace and its parents tell in which program it lives (jax 0.4.36 and later).
+    Inside a scan, a rematerialised or a mapped call it does not: assigning it there
+    would leak a tracer. A tracer's trace and its parents tell (jax 0.4.36 and later).
     """
     return _program(value) is _program(variable.value)
 
 
 def _program(value):
-    """The program that value belongs to, behind the differentiation and mapping around it."""
+    """The program or the mapping that value belongs to, behind any differentiation."""
     trace = getattr(value, "_trace", None)
-    while getattr(trace, "parent_trace", None) is not None:
+    while type(trace).__name__ not in _PROGRAMS and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace
     return trace
 

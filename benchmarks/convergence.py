@@ -1,9 +1,9 @@
 """Held-out loss of the GPT example in several precisions, in pairs.
 
-Every seed gives the same data and the same initial weights to every precision, so that the
-differences scatter less than the runs. Prints, for each precision, the mean difference to
-the first one in percent and its standard error, and appends each run to a JSON file, from
-which a later call goes on.
+Every seed gives the same data and the same initial weights to every precision, so that
+the differences scatter less than the runs. Prints, for each precision, the mean
+difference to the first one in percent and its standard error, and appends each run to a
+JSON file, from which a later call goes on.
 
     python benchmarks/convergence.py --seeds 12 --width 96 --depth 3
 """

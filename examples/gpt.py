@@ -1,4 +1,4 @@
-"""A GPT on the source of Python's standard library, byte by byte, in a choice of precisions.
+"""A GPT on the source of Python's standard library, byte by byte.
 
     python examples/gpt.py --precision float8-propagated --backend jax
 
@@ -36,7 +36,7 @@ VOCABULARY = 256
 
 
 def read_text():
-    """The bytes of the standard library's modules: (training, held-out), split by file."""
+    """The bytes of the standard library: training and held-out, split by file."""
     files = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))
     data = [np.frombuffer(f.read_bytes(), np.uint8) for f in files]
     train = [d for i, d in enumerate(data) if i % 10]
@@ -51,7 +51,7 @@ def windows(data, count, context, rng):
 
 
 def build(args):
-    """Pre-norm blocks of attention and a GELU MLP; the output is tied to the embedding."""
+    """Pre-norm blocks of attention and a GELU MLP; the output is tied."""
     recipe, propagate, _ = PRECISIONS[args.precision]
     tokens = layers.ScaledEmbedding(
         VOCABULARY, args.width, recipe=recipe, scaled=propagate, name="tokens"
@@ -85,7 +85,7 @@ def mlp(x, args, recipe):
 
 
 def compiled(args):
-    """The model, ready to train: Adam, warm-up over a tenth of the steps, cosine decay."""
+    """The model, ready to train: Adam, a tenth of warm-up, cosine decay."""
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(PRECISIONS[args.precision][2])
     model = build(args)

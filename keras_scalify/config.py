@@ -20,11 +20,12 @@ def set_matmul(form: str) -> None:
     """Choose how quantized products are computed.
 
     Args:
-        form: "native": real float8 arrays and the backend's float8 matmul. "emulated": the same
-            values on the float8 grid in float32, which is faster where the hardware has no float8.
-            "auto" (default): native on a GPU or TPU, emulated on a CPU. The environment variable
-            KERAS_SCALIFY_MATMUL sets the value used until this is called. A model that is already
-            compiled keeps the form it was compiled with.
+        form: "native": real float8 arrays and the backend's float8 matmul. "emulated":
+            the same values on the float8 grid in float32, which is faster where the
+            hardware has no float8. "auto" (default): native on a GPU or TPU, emulated
+            on a CPU. The environment variable KERAS_SCALIFY_MATMUL sets the value used
+            until this is called. A model that is already compiled keeps the form it was
+            compiled with.
 
     Raises:
         ValueError: any other value.

@@ -7,7 +7,8 @@ import dataclasses
 class Equation:
     """`x,w->y` split into the kinds of its labels.
 
-    batch labels are in x, w and y; contracted ones in x and w; free ones in y and one operand.
+    batch labels are in x, w and y; contracted ones in x and w; free ones in y and one
+    operand.
     """
 
     x: str
@@ -41,22 +42,23 @@ def parse(equation: str) -> Equation:
     """Split an equation such as "abk,kn->abn".
 
     Raises:
-        ValueError: an ellipsis, a repeated label in one operand, or a label that stands in one
-            operand only, which would make the gradient no product of this kind.
+        ValueError: an ellipsis, a repeated label in one operand, or a label that stands
+            in one operand only, which would make the gradient no product of this kind.
     """
     operands, _, y = equation.replace(" ", "").partition("->")
     x, _, w = operands.partition(",")
     terms = (x, w, y)
     if not y.isalpha() or not x.isalpha() or not w.isalpha():
         raise ValueError(
-            f"`equation` must be of the form 'ab,bc->ac'. Received: equation={equation!r}"
+            f"`equation` must be of the form 'ab,bc->ac'. "
+            f"Received: equation={equation!r}"
         )
     for term in terms:
         lonely = [c for c in term if sum(c in t for t in terms) < 2]
         if len(set(term)) < len(term) or lonely:
             raise ValueError(
-                "every label of `equation` must stand in two of its three terms, once in each. "
-                f"Received: equation={equation!r}"
+                "every label of `equation` must stand in two of its three terms, once "
+                f"in each. Received: equation={equation!r}"
             )
     return Equation(
         x=x,

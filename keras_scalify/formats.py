@@ -10,8 +10,9 @@ import numpy as np
 class Format:
     """One number format, with the limits that rounding to it needs.
 
-    A value `x = m * 2**e` with `1 <= m < 2` and `e >= min_exponent` keeps `mantissa_bits`
-    bits behind the point; below `2**min_exponent` values are multiples of `2**quantum_exponent`.
+    A value `x = m * 2**e` with `1 <= m < 2` and `e >= min_exponent` keeps
+    `mantissa_bits` bits behind the point; below `2**min_exponent` values are multiples
+    of `2**quantum_exponent`.
 
     Attributes:
         name: the dtype's name in Keras and ml_dtypes.
@@ -20,8 +21,8 @@ class Format:
         max: largest finite value.
         bits: bits an element.
         has_inf: whether the format has an infinity (else an infinity becomes NaN).
-        is_scaled: whether operands in this format carry a scale. A format with float32's
-            exponent range needs none: its scale is always 1.
+        is_scaled: whether operands in this format carry a scale. A format with the
+            exponent range of float32 needs none: its scale is always 1.
     """
 
     name: str

@@ -13,21 +13,23 @@ SCALINGS = ("current", "delayed", "static")
 class Recipe:
     """How the operands of a matmul are quantized.
 
-    A product `y = x @ w` and its two gradients `dx = g @ w.T`, `dw = x.T @ g` have three operands:
-    x (role "input"), w (role "kernel") and g (role "gradient").
+    A product `y = x @ w` and its two gradients `dx = g @ w.T`, `dw = x.T @ g` have
+    three operands: x (role "input"), w (role "kernel") and g (role "gradient").
 
     Args:
         input: format of x, a name in FORMATS. Default "float8_e4m3fn".
         kernel: format of w. Default "float8_e4m3fn".
         gradient: format of g. Default "float8_e5m2".
-        input_scaling: where the scale of x comes from. "current" (default): the smallest power of
-            two s with `amax(x) / s <= max`, measured in this step. "delayed": the same from the
-            largest amax of the last `window` training steps. "static": the layer's
-            `input_scale`, as given or last recorded. A ScaledTensor brings its own scale.
+        input_scaling: where the scale of x comes from. "current" (default): the
+            smallest power of two s with `amax(x) / s <= max`, measured in this step.
+            "delayed": the same from the largest amax of the last `window` training
+            steps. "static": the layer's `input_scale`, as given or last recorded. A
+            ScaledTensor brings its own scale.
         kernel_scaling: the same for w.
         gradient_scaling: the same for g.
         window: training steps that delayed scaling looks back, at least 1. Default 16.
-        margin: powers of two of extra headroom of delayed scaling, at least 0. Default 0.
+        margin: powers of two of extra headroom of delayed scaling, at least 0. Default
+            0.
 
     Raises:
         ValueError: an unknown format or scaling, a window below 1, a negative margin.
@@ -38,8 +40,8 @@ class Recipe:
     >>> recipe = ks.Recipe(gradient="float8_e4m3fn")
     >>> layer = ks.layers.ScaledDense(64, recipe=recipe)
 
-    Reference: Micikevicius et al., "FP8 formats for deep learning" (2022), for e4m3 forward and e5m2
-    backward.
+    Reference: Micikevicius et al., "FP8 formats for deep learning" (2022), for e4m3
+    forward and e5m2 backward.
     """
 
     input: str = "float8_e4m3fn"
@@ -119,8 +121,8 @@ def get_recipe(recipe: "str | dict | Recipe") -> Recipe:
         if set(recipe) <= names:
             return Recipe(**recipe)
     raise ValueError(
-        f"`recipe` must be one of {', '.join(RECIPES)}, a keras_scalify.Recipe or its config "
-        f"dict. Received: recipe={recipe!r}"
+        f"`recipe` must be one of {', '.join(RECIPES)}, a keras_scalify.Recipe or its "
+        f"config dict. Received: recipe={recipe!r}"
     )
 
 

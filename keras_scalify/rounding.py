@@ -1,7 +1,7 @@
 """Rounding float32 values to the grid of a narrower format, by their bits.
 
-The result stays float32. The compiler cannot simplify this away, as it does (x + c) - c, and on a
-CPU it is faster than the conversion to float8 and back, with the same bits.
+The result stays float32. The compiler cannot simplify this away, as it does (x + c) -
+c, and on a CPU it is faster than the conversion to float8 and back, with the same bits.
 """
 
 from keras import ops
@@ -13,9 +13,9 @@ from keras_scalify.scaling import MANTISSA_BITS
 def round_to_format(x, scale, format: Format):
     """Nearest value of `format` to `x / scale`, ties to even, saturating.
 
-    Finite values beyond the largest finite value of the format become it. NaN stays NaN; an
-    infinity stays one, or becomes NaN in a format that has none, so that an overflow is seen by
-    whoever looks for it (loss scaling does).
+    Finite values beyond the largest finite value of the format become it. NaN stays
+    NaN; an infinity stays one, or becomes NaN in a format that has none, so that an
+    overflow is seen by whoever looks for it (loss scaling does).
 
     Args:
         x: float32, any shape.
@@ -37,7 +37,7 @@ def round_to_format(x, scale, format: Format):
 
 
 def round_mantissa(x, format: Format):
-    """Round the mantissa to nearest, ties to even: half an ulp less one plus the odd bit."""
+    """Nearest, ties to even: half an ulp less one, plus the odd bit, then cut."""
     dropped = MANTISSA_BITS - format.mantissa_bits
     bits = ops.view(x, "int32")
     odd = ops.bitwise_and(ops.right_shift(bits, dropped), 1)

@@ -10,16 +10,16 @@ class ScaledTensor(NamedTuple):
     """A tensor with the estimate of its mean square riding beside it.
 
     `value` is the tensor itself, not divided by anything. `mean_square` estimates
-    `mean(value**2)`; its cotangent in a backward pass is the mean square of the gradient
-    of `value`: where gradients add, their mean squares add.
+    `mean(value**2)`; its cotangent in a backward pass is the mean square of the
+    gradient of `value`: where gradients add, their mean squares add.
 
     Attributes:
         value: tensor in the compute dtype, any shape.
         mean_square: float32 scalar, positive.
 
-    `ks.ops.scale(x)` makes one of a tensor and `ks.ops.unscale(x)` gives the tensor back.
-    Using `.value` of a differentiated tensor in other ops adds a gradient without its mean
-    square: leave by `unscale`. Layers also take a plain pair of the two.
+    `ks.ops.scale(x)` makes one of a tensor and `ks.ops.unscale(x)` gives the tensor
+    back. Using `.value` of a differentiated tensor in other ops adds a gradient without
+    its mean square: leave by `unscale`. Layers also take a plain pair of the two.
 
     Example:
 
@@ -28,8 +28,8 @@ class ScaledTensor(NamedTuple):
     >>> float(x.mean_square), float(x.scale), tuple(x.shape)
     (9.0, 2.0, (4, 8))
 
-    Reference: Balança et al., "Scalify" (2024), whose scaled arrays these are, up to where
-    the division by the scale happens.
+    Reference: Balança et al., "Scalify" (2024), whose scaled arrays these are, up to
+    where the division by the scale happens.
     """
 
     value: Any

@@ -1,7 +1,8 @@
 """Scales as pure functions: amax, powers of two by their bits, amax to scale.
 
-Powers of two come from the exponent bits of a float32 and never from a logarithm, which is wrong
-for some of them on some backends and differs between backends near the subnormals.
+Powers of two come from the exponent bits of a float32 and never from a logarithm, which
+is wrong for some of them on some backends and differs between backends near the
+subnormals.
 """
 
 from keras import ops
@@ -12,7 +13,8 @@ EXPONENT_MASK = 0x7F800000
 MANTISSA_BITS = 23
 MANTISSA_MASK = (1 << MANTISSA_BITS) - 1
 BIAS = 127
-# Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal numbers.
+# Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal
+# numbers.
 MIN_EXPONENT, MAX_EXPONENT = -126, 126
 # Powers of two between a propagated root mean square and the format's largest binade.
 HEADROOM = 11
@@ -77,10 +79,10 @@ def clip_mean_square(value):
 def mean_square_to_scale(value, format: Format):
     """Largest power of two at or below `sqrt(value)`, less the format's spare headroom.
 
-    Half the exponent, rounded down. Data then has a root mean square in [1, 2), where e4m3
-    has 2**8.8 of room above and 2**9 below. A format with more than 2**12 above (e5m2,
-    float16) is used higher up, at 2**4: one entry of 2**24 can be no further above the
-    root mean square, and gradients have their long tail below.
+    Half the exponent, rounded down. Data then has a root mean square in [1, 2), where
+    e4m3 has 2**8.8 of room above and 2**9 below. A format with more than 2**12 above
+    (e5m2, float16) is used higher up, at 2**4: one entry of 2**24 can be no further
+    above the root mean square, and gradients have their long tail below.
 
     Args:
         value: float32 scalar, a mean square.
@@ -102,9 +104,9 @@ def mean_square_to_scale(value, format: Format):
 def amax_to_scale(amax, format: Format, margin: int = 0):
     """Smallest power of two s with `amax / s <= format.max / 2**margin`.
 
-    With `amax = m 2**e` and `format.max = M 2**E` (mantissas in [1, 2)), s is `2**(e - E)`, times 2
-    if m > M, times `2**margin`. Adding `all ones - bits of M` to the bits of amax carries into the
-    exponent exactly when m > M.
+    With `amax = m 2**e` and `format.max = M 2**E` (mantissas in [1, 2)), s is
+    `2**(e - E)`, times 2 if m > M, times `2**margin`. Adding `all ones - bits of M` to the bits
+    of amax carries into the exponent exactly when m > M.
 
     Args:
         amax: float32 scalar, not negative, finite.

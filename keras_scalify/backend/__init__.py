@@ -1,6 +1,7 @@
 """The backend boundary: the one place where jax, tensorflow and torch are named.
 
-Each of jax.py, tensorflow.py and torch.py defines these names; only the active one is imported.
+Each of jax.py, tensorflow.py and torch.py defines these names; only the active one is
+imported.
 
 | name | what it does |
 |---|---|
@@ -9,7 +10,7 @@ Each of jax.py, tensorflow.py and torch.py defines these names; only the active 
 | can_assign(variable, value) | whether value may become the variable's, here and now |
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
 | dense(x) | the dense tensor of a gradient that may be sparse |
-| einsum(equation, a, b, scales, dtype) | product of quantized operands, times their scales |
+| einsum(equation, a, b, scales, dtype) | product of operands, times their scales |
 | is_native() | whether quantized products use real narrow arrays |
 | mean_square(x) | mean(x**2), float32, positive and finite |
 | quantize(x, scale, format) | the operand: x / scale, clipped and rounded |

@@ -39,8 +39,9 @@ def custom_vjp(forward, backward):
 
     Args:
         forward: `(*tensors) -> (outputs, residuals)`; residuals are a tuple of tensors.
-        backward: `(residuals, cotangents, needed) -> gradients`, a tuple each, a gradient a
-            tensor argument; `needed` tells which gradients are used (here all: dead code goes).
+        backward: `(residuals, cotangents, needed) -> gradients`, a tuple each, a
+            gradient a tensor argument; `needed` tells which gradients are used (here
+            all: dead code goes).
     """
     primal = jax.custom_vjp(lambda *tensors: forward(*tensors)[0])
 
@@ -58,7 +59,7 @@ def custom_vjp(forward, backward):
 
 
 def quantize(x, scale, format: Format):
-    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    """x / scale on the format's grid: a real array of it if native, else float32."""
     x = jnp.asarray(x, "float32")
     if not is_native():
         return round_to_format(x, scale, format)
@@ -67,13 +68,13 @@ def quantize(x, scale, format: Format):
 
 
 def einsum(equation: Equation, a, b, scales, dtype):
-    """The product of two quantized operands times both scales, accumulated in float32."""
+    """The product of two quantized operands times both scales, summed in float32."""
     if not (a.dtype == b.dtype or a.dtype.itemsize == b.dtype.itemsize == 1):
         a, b = a.astype("float32"), b.astype("float32")
     wide = "bfloat16" if dtype == "bfloat16" and is_native() else "float32"
     numbers = _dimension_numbers(equation)
     y = lax.dot_general(a, b, numbers, preferred_element_type=wide)
-    # One scale after the other: their product may leave float32's range where y does not.
+    # One scale after the other: their product may leave the range where y does not.
     y = (y * scales[0].astype(wide) * scales[1].astype(wide)).astype(dtype)
     return jnp.transpose(y, [equation.product.index(c) for c in equation.y])
 

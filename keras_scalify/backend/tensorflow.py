@@ -55,7 +55,7 @@ def custom_vjp(forward, backward):
 
 
 def quantize(x, scale, format: Format):
-    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    """x / scale on the format's grid: a real array of it if native, else float32."""
     x = tf.cast(x, tf.float32)
     if not is_native():
         return round_to_format(x, scale, format)
@@ -67,8 +67,8 @@ def quantize(x, scale, format: Format):
 def einsum(equation: Equation, a, b, scales, dtype):
     """The product of two quantized operands times both scales.
 
-    TensorFlow has no float8 matmul. On a GPU under jit_compile, XLA turns dequantize, then dot in
-    bfloat16 into the float8 library call.
+    TensorFlow has no float8 matmul. On a GPU under jit_compile, XLA turns dequantize,
+    then dot in bfloat16 into the float8 library call.
     """
     if is_native():
         wide = tf.bfloat16 if dtype == "bfloat16" else tf.float32
@@ -78,7 +78,7 @@ def einsum(equation: Equation, a, b, scales, dtype):
         )
         return tf.cast(tf.einsum(str(equation), a, b), dtype)
     y = tf.einsum(str(equation), a, b)
-    # One scale after the other: their product may leave float32's range where y does not.
+    # One scale after the other: their product may leave the range where y does not.
     return tf.cast(y * scales[0] * scales[1], dtype)
 
 

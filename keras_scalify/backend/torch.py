@@ -26,7 +26,7 @@ __all__ = [
 
 
 def is_native() -> bool:
-    """Real float8 arrays: as set by config, by default on a GPU that multiplies float8."""
+    """Real float8 arrays: as set by config, by default on a GPU that has float8."""
     form = config.matmul()
     if form == "auto":
         return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (
@@ -43,7 +43,7 @@ def amax(x):
     x = x.detach()
     low, high = torch.aminmax(x)
     largest = torch.maximum(-low, high).float()
-    # Reading one number is free on a CPU and a wait elsewhere, where both branches are run.
+    # Reading one number is free on a CPU and a wait elsewhere: both branches run there.
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
         return largest if largest.isfinite() else _masked_amax(x)
     return torch.where(largest.isfinite(), largest, _masked_amax(x))
@@ -64,7 +64,7 @@ def custom_vjp(forward, backward):
 
 
 class _CustomVjp(torch.autograd.Function):
-    # One class for all: torch.compile traces no class statement, and each costs some 60 us.
+    # One class for all: torch.compile traces no class statement, and each costs 60 us.
     @staticmethod
     def forward(ctx, forward, backward, *tensors):
         outputs, residuals = forward(*tensors)
@@ -80,7 +80,7 @@ class _CustomVjp(torch.autograd.Function):
 
 
 def quantize(x, scale, format: Format):
-    """x / scale on the grid of the format: a real array of it if native, else float32."""
+    """x / scale on the format's grid: a real array of it if native, else float32."""
     x = x.float()
     if not is_native():
         return round_to_format(x, scale, format)
@@ -96,12 +96,12 @@ def einsum(equation: Equation, a, b, scales, dtype):
     if a.itemsize == b.itemsize == 1 and not equation.batch and a.numel() * b.numel():
         return _scaled_mm(equation, a, b, scales, dtype)
     y = torch.einsum(str(equation), a.float(), b.float())
-    # One scale after the other: their product may leave float32's range where y does not.
+    # One scale after the other: their product may leave the range where y does not.
     return (y * scales[0] * scales[1]).to(dtype)
 
 
 def _scaled_mm(equation: Equation, a, b, scales, dtype):
-    """The float8 library call: row-major times column-major, sizes in multiples of 16."""
+    """The float8 library call: row- times column-major, sizes in multiples of 16."""
     rows, columns = _matrix(a, equation.x, equation), _matrix(b, equation.w, equation)
     wide = dtype if dtype == torch.bfloat16 else torch.float32
     y = torch._scaled_mm(

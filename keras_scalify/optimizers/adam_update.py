@@ -16,15 +16,17 @@ from keras_scalify.optimizers.storage import get_storage
 class AdamUpdate:
     """Mixin before keras.optimizers.Adam or a subclass: the storage of its moments.
 
-    With `state_dtype="float32"` it changes nothing. Otherwise, with g the gradient, in float32:
+    With `state_dtype="float32"` it changes nothing. Otherwise, with g the gradient, in
+    float32:
 
         m = m + (1 - beta_1) (g - m)
         v = r**2 + (1 - beta_2) (g**2 - r**2),  r = sqrt(v)
         variable = variable - lr sqrt(1 - beta_2**t) / (1 - beta_1**t) m / (r + epsilon)
 
-    and m and r (not v, which spans twice the exponents) are stored, rounded stochastically: one
-    step moves v by about 1 - beta_2 of itself, less than half a unit in the last place, so rounding
-    to nearest would lose the decay. Variables narrower than float32 are rounded the same way.
+    and m and r (not v, which spans twice the exponents) are stored, rounded
+    stochastically: one step moves v by about 1 - beta_2 of itself, less than half a
+    unit in the last place, so rounding to nearest would lose the decay. Variables
+    narrower than float32 are rounded the same way.
     """
 
     def __init__(self, *args, state_dtype: str = "float16", seed: int = 0, **kwargs):
@@ -47,7 +49,8 @@ class AdamUpdate:
         if self._is_stock:
             super().build(variables)
             return
-        # Adam.build would add its own slots; the one above it makes what every optimizer has.
+        # Adam.build would add its own slots; the one above it makes what every
+        # optimizer has.
         super(keras.optimizers.Adam, self).build(variables)
         names = ["momentum", "velocity_root"]
         names += ["velocity_hat_root"] if self.amsgrad else []
@@ -103,7 +106,7 @@ class AdamUpdate:
         return m
 
     def _update_root(self, index, g, amax, bits):
-        """The root of the new second moment (amsgrad: of its maximum), which it also stores."""
+        """The root of the new second moment (amsgrad: of its maximum), also stored."""
         beta = self.beta_2
         slot = self._slots["velocity_root"][index]
         v = ops.square(self._storage.read(slot))

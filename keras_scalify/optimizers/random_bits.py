@@ -1,22 +1,22 @@
-"""Random bits from a counter: a few integer operations on an element's index and the step.
+"""Random bits from a counter: a few integer operations on an index and the step.
 
-A full random generator would cost more than the optimizer step it serves. The bits depend on
-nothing but the seed, the variable's number, the step and the element's index, so they are the same
-on every backend, in every sharding and after a reload.
+A full random generator would cost more than the optimizer step it serves. The bits
+depend on nothing but the seed, the variable's number, the step and the element's index,
+so they are the same on every backend, in every sharding and after a reload.
 """
 
 import math
 
 from keras import ops
 
-# The two multipliers, as signed 32-bit numbers, of the mixer that hash-prospector found to have the
-# least bias of its form (Wellons, "Prospecting for hash functions", 2018).
+# The two multipliers, as signed 32-bit numbers, of the mixer that hash-prospector found
+# to have the least bias of its form (Wellons, "Prospecting for hash functions", 2018).
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - (1 << 32)
 _GOLDEN = 0x9E3779B1 - (1 << 32)  # 2**32 / golden ratio, odd
 
 
 def mix(x):
-    """A bijection of int32 in which every input bit flips every output bit half of the time."""
+    """A bijection of int32: every input bit flips each output bit half the time."""
     x = ops.bitwise_xor(x, _shift(x, 16)) * _FIRST
     x = ops.bitwise_xor(x, _shift(x, 15)) * _SECOND
     return ops.bitwise_xor(x, _shift(x, 16))

@@ -7,16 +7,18 @@ from keras_scalify.optimizers.adam_update import AdamUpdate
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class ScaledAdam(AdamUpdate, keras.optimizers.Adam):
-    """Adam whose moments rest in 16 bits: `moment = data * scale`, arithmetic in float32.
+    """Adam whose moments rest in 16 bits: `moment = data * scale`.
 
-    A keras.optimizers.Adam. It stores m and the root of v, each with one power-of-two scale per
-    tensor, rounded stochastically with bits from a counter hash: the same seed gives the same
-    training, also after saving and loading.
+    A keras.optimizers.Adam with its arithmetic in float32. It stores m and the root of
+    v, each with one power-of-two scale per tensor, rounded stochastically with bits
+    from a counter hash: the same seed gives the same training, also after saving and
+    loading.
 
     Args:
         *args, **kwargs: those of keras.optimizers.Adam, all of them.
-        state_dtype: "float16" (default): 2 bytes a moment, a float32 scalar per tensor. "bfloat16":
-            2 bytes, no scale, 3 bits less precise. "float32": keras.optimizers.Adam exactly.
+        state_dtype: "float16" (default): 2 bytes a moment, a float32 scalar per tensor.
+            "bfloat16": 2 bytes, no scale, 3 bits less precise. "float32":
+            keras.optimizers.Adam exactly.
         seed: int, of the stochastic rounding. Default 0.
 
     Raises:
@@ -28,6 +30,7 @@ class ScaledAdam(AdamUpdate, keras.optimizers.Adam):
     >>> model = keras.Sequential([keras.Input((8,)), ks.layers.ScaledDense(1)])
     >>> model.compile(ks.optimizers.ScaledAdam(1e-3), "mse")
 
-    References: Kingma and Ba, "Adam" (2014); Balança et al., "Scalify" (2024), for scaled state;
-    Reddi et al., "On the convergence of Adam and beyond" (2018), for amsgrad.
+    References: Kingma and Ba, "Adam" (2014); Balança et al., "Scalify" (2024), for
+    scaled state; Reddi et al., "On the convergence of Adam and beyond" (2018), for
+    amsgrad.
     """

@@ -7,11 +7,14 @@ from keras_scalify.optimizers.adam_update import AdamUpdate
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class ScaledAdamW(AdamUpdate, keras.optimizers.AdamW):
-    """AdamW (decoupled weight decay, default 0.004) whose moments rest in 16 bits. See ScaledAdam.
+    """AdamW whose moments rest in 16 bits: decay is decoupled, 0.004 by default.
+
+    A keras.optimizers.AdamW. See ScaledAdam.
 
     Args:
         *args, **kwargs: those of keras.optimizers.AdamW, all of them.
-        state_dtype: "float16" (default), "bfloat16" or "float32" (keras.optimizers.AdamW exactly).
+        state_dtype: "float16" (default), "bfloat16" or "float32"
+            (keras.optimizers.AdamW exactly).
         seed: int, of the stochastic rounding. Default 0.
 
     Raises:

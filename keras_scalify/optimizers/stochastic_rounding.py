@@ -10,20 +10,21 @@ _SIGN = -(1 << 31)
 
 
 def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
-    """One of the two neighbours of x in `format`, each with the probability that makes the mean x.
+    """One of the two neighbours of x in `format`, at random, so that the mean is x.
 
-    Random bits are added below the last kept bit and the sum is cut off. The subnormal range is
-    shifted up to the first normal binade, whose spacing is the same, and back.
+    Random bits are added below the last kept bit and the sum is cut off. The subnormal
+    range is shifted up to the first normal binade, whose spacing is the same, and back.
 
     Args:
         x: float32, any shape, finite values at most `format.max`.
         format: a row of FORMATS, mantissa of 7 to 22 bits.
         bits: int32 of x's shape, at least 16 random low bits.
-        keep_positive: whether a positive x becomes at least the smallest positive number.
+        keep_positive: whether a positive x becomes at least the smallest positive
+            number.
 
     Returns:
-        float32 of x's shape, every value exactly representable in the format. A representable x,
-        NaN and infinities are returned as they are.
+        float32 of x's shape, every value exactly representable in the format. A
+        representable x, NaN and infinities are returned as they are.
     """
     dropped = MANTISSA_BITS - format.mantissa_bits
     sign = ops.bitwise_and(ops.view(x, "int32"), _SIGN)

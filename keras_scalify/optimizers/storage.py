@@ -22,9 +22,9 @@ class Slot(NamedTuple):
 class Storage:
     """Moments in a narrow float format, with a power-of-two scale per tensor.
 
-    `moment = data * scale`, data rounded stochastically. The scale is not measured on the new
-    moment, which would take a second pass over it: it comes from a bound of its amax, carried
-    from step to step, and the amax of the gradient. See `write`.
+    `moment = data * scale`, data rounded stochastically. The scale is not measured on
+    the new moment, which would take a second pass over it: it comes from a bound of its
+    amax, carried from step to step, and the amax of the gradient. See `write`.
 
     Attributes:
         format: the format that the data rests in.
@@ -32,7 +32,7 @@ class Storage:
 
     format: Format
 
-    # Data stays a factor of 2 or more below the largest number: room for rounding up, step by step.
+    # Data stays a factor of 2 or more below the largest number: room for rounding up.
     MARGIN = 1
 
     def add(self, optimizer, reference, name: str) -> Slot:
@@ -65,7 +65,8 @@ class Storage:
 
         Args:
             moment: float32, the new moment.
-            bound: function of the slot's amax to the new amax, which no |moment| may exceed.
+            bound: function of the slot's amax to the new amax, which no |moment| may
+                exceed.
             bits: int32 of the moment's shape, at least 16 random low bits.
             keep_positive: whether a positive moment must not become 0.
         """

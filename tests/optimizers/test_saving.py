@@ -13,7 +13,7 @@ import keras_scalify as ks
 from tests.helpers import to_numpy
 
 ROOT = Path(__file__).parents[2]
-STATES = ("float16", "bfloat16", "float32")
+STATES = ("float16", "bfloat16")
 
 
 def data():
@@ -22,7 +22,7 @@ def data():
     return x, np.float32(x @ rng.normal(size=(8, 2)))
 
 
-def build(state_dtype="float16", seed=0):
+def build(state_dtype="float16"):
     keras.utils.set_random_seed(7)
     schedule = keras.optimizers.schedules.ExponentialDecay(1e-2, 4, 0.9)
     model = keras.Sequential(
@@ -33,7 +33,7 @@ def build(state_dtype="float16", seed=0):
         ]
     )
     optimizer = ks.optimizers.ScaledAdam(
-        schedule, amsgrad=True, state_dtype=state_dtype, seed=seed
+        schedule, amsgrad=True, state_dtype=state_dtype
     )
     model.compile(optimizer, "mse")
     return model
@@ -140,14 +140,6 @@ def test_backup_and_restore(tmp_path):
     again = build()
     fit(again, 4, [keras.callbacks.BackupAndRestore(str(tmp_path))])
     assert everything(again) == everything(whole)
-
-
-def test_same_seed_same_bits_and_another_seed_others():
-    first, second, other = build(), build(), build(seed=1)
-    for model in (first, second, other):
-        fit(model)
-    assert everything(first) == everything(second)
-    assert everything(first) != everything(other)
 
 
 def test_saving_twice_gives_the_same(tmp_path):

@@ -9,7 +9,7 @@ from tests.helpers import to_numpy
 from tests.optimizers.stepper import Stepper
 
 BETA_2 = 0.999
-STEPS, DROP, SIZE = 6000, 2500, 4096
+STEPS, DROP, SIZE = 6000, 2500, 2000
 # How far the mean of stored / exact may be from 1, and the spread of a coordinate: a
 # random walk of 1 / (1 - BETA_2) steps of about half a unit in the last place.
 MEAN = {"float16": 0.01, "bfloat16": 0.02}

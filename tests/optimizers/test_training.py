@@ -38,8 +38,10 @@ def changed(before, after):
     return {k for k in before if not np.array_equal(before[k], after[k])}
 
 
-@pytest.mark.parametrize("state_dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.01, "amsgrad": True}])
+@pytest.mark.parametrize(
+    ("state_dtype", "options"),
+    [("float16", {}), ("bfloat16", {"weight_decay": 0.01, "amsgrad": True})],
+)
 def test_the_loss_falls_as_with_adam(state_dtype, options):
     scaled = fit(build(ScaledAdam(1e-2, state_dtype=state_dtype, **options)), epochs=12)
     stock = fit(build(keras.optimizers.Adam(1e-2, **options)), epochs=12)

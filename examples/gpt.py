@@ -1,10 +1,7 @@
 """A GPT on the source of Python's standard library, byte by byte.
 
-    python examples/gpt.py --precision float8-propagated --backend jax
-
-"float32" and "bfloat16" are Keras's own numbers. "float8" measures the scale of every
-operand in the step; in "float8-propagated" scales travel with the tensors, forward and
-backward, and only the normalization layers measure.
+"float32" and "bfloat16" are Keras's own numbers; "float8" measures every scale, and
+in "float8-propagated" scales travel with the tensors, and only norms measure.
 """
 
 import argparse
@@ -12,16 +9,18 @@ import os
 import pathlib
 import time
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PRECISIONS = {  # name: (recipe, whether scales propagate, dtype policy)
     "float32": ("float32", False, "float32"),
     "bfloat16": ("float32", False, "mixed_bfloat16"),
     "float8": ("float8", False, "float32"),
     "float8-propagated": ("float8", True, "float32"),
 }
+BYTES = 256  # the vocabulary
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--precision", choices=PRECISIONS, default="float8-propagated")
 parser.add_argument("--backend", choices=["jax", "tensorflow", "torch"], default="jax")
-parser.add_argument("--state-dtype", default="float32", help="of ScaledAdam's moments")
+parser.add_argument("--state-dtype", default="float32", help="of Adam's moments")
 parser.add_argument("--width", type=int, default=128)
 parser.add_argument("--depth", type=int, default=4)
 parser.add_argument("--heads", type=int, default=4)
@@ -30,9 +29,16 @@ parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--steps", type=int, default=1000)
 parser.add_argument("--rate", type=float, default=2e-3)
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--output", default="outputs", help="folder of the picture")
 
-VOCABULARY = 256
+if __name__ == "__main__":
+    os.environ["KERAS_BACKEND"] = parser.parse_args().backend
+
+import keras  # noqa: E402  (the backend is chosen above)
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+
+import keras_scalify as ks  # noqa: E402
+from keras_scalify import layers  # noqa: E402
 
 
 def read_text():
@@ -44,7 +50,7 @@ def read_text():
 
 
 def windows(data, count, context, rng):
-    """`count` random stretches of the data: inputs and the bytes that follow them."""
+    """Random stretches of the data, (count, context), and the bytes that follow."""
     starts = rng.integers(0, len(data) - context - 1, count)
     rows = data[starts[:, None] + np.arange(context + 1)].astype("int32")
     return rows[:, :-1], rows[:, 1:]
@@ -53,48 +59,35 @@ def windows(data, count, context, rng):
 def build(args):
     """Pre-norm blocks of attention and a GELU MLP; the output is tied."""
     recipe, propagate, _ = PRECISIONS[args.precision]
-    tokens = layers.ScaledEmbedding(
-        VOCABULARY, args.width, recipe=recipe, scaled=propagate, name="tokens"
-    )
-    positions = layers.ScaledEmbedding(
-        args.context, args.width, recipe=recipe, scaled=propagate, name="positions"
-    )
+    given = {"recipe": recipe, "scaled": propagate}
+    tokens = layers.ScaledEmbedding(BYTES, args.width, name="tokens", **given)
+    positions = layers.ScaledEmbedding(args.context, args.width, **given)
     ids = keras.Input((args.context,), dtype="int32")
     places = keras.ops.cumsum(keras.ops.ones_like(ids), axis=1) - 1
     x = layers.ScaledAdd()([tokens(ids), positions(places)])
     for _ in range(args.depth):
-        x = layers.ScaledAdd()([x, attention(x, args, recipe)])
-        x = layers.ScaledAdd()([x, mlp(x, args, recipe)])
+        y = layers.ScaledLayerNormalization()(x)
+        size = args.width // args.heads
+        attend = layers.ScaledMultiHeadAttention(args.heads, size, recipe=recipe)
+        x = layers.ScaledAdd()([x, attend(y, y, use_causal_mask=True)])
+        y = layers.ScaledLayerNormalization()(x)
+        y = layers.ScaledDense(4 * args.width, activation="gelu", recipe=recipe)(y)
+        y = layers.ScaledDense(args.width, recipe=recipe)(y)
+        x = layers.ScaledAdd()([x, y])
     x = layers.ScaledLayerNormalization()(x)
-    logits = layers.Unscale(dtype="float32")(tokens(x, reverse=True))
-    return keras.Model(ids, logits)
-
-
-def attention(x, args, recipe):
-    x = layers.ScaledLayerNormalization()(x)
-    attend = layers.ScaledMultiHeadAttention(
-        args.heads, args.width // args.heads, recipe=recipe
-    )
-    return attend(x, x, use_causal_mask=True)
-
-
-def mlp(x, args, recipe):
-    x = layers.ScaledLayerNormalization()(x)
-    x = layers.ScaledDense(4 * args.width, activation="gelu", recipe=recipe)(x)
-    return layers.ScaledDense(args.width, recipe=recipe)(x)
+    return keras.Model(ids, layers.Unscale(dtype="float32")(tokens(x, reverse=True)))
 
 
 def compiled(args):
     """The model, ready to train: Adam, a tenth of warm-up, cosine decay."""
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(PRECISIONS[args.precision][2])
-    model = build(args)
+    model, warm_up = build(args), args.steps // 10
     rate = keras.optimizers.schedules.CosineDecay(
-        0.0, args.steps, 0.1, warmup_target=args.rate, warmup_steps=args.steps // 10
+        0.0, args.steps, 0.1, warmup_target=args.rate, warmup_steps=warm_up
     )
-    optimizer = ks.optimizers.ScaledAdam(
-        rate, beta_2=0.99, state_dtype=args.state_dtype, global_clipnorm=1.0
-    )
+    given = {"state_dtype": args.state_dtype, "global_clipnorm": 1.0}
+    optimizer = ks.optimizers.ScaledAdam(rate, beta_2=0.99, **given)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss)
     return model
@@ -104,21 +97,19 @@ def train(model, data, args):
     """The loss of every step, and tokens per second without the first tenth."""
     rng = np.random.default_rng(args.seed)
     x, y = windows(data, args.steps * args.batch, args.context, rng)
-    losses, marks = [], []
+    losses, marks, tenth = [], [], max(args.steps // 10, 1)
 
     def record(step, logs):
         losses.append(logs["loss"] * (step + 1) - sum(losses))  # Keras's is the mean
         marks.append(time.perf_counter())
-        if (step + 1) % max(args.steps // 10, 1) == 0:
+        if (step + 1) % tenth == 0:
             print(f"step {step + 1:5}  loss {np.mean(losses[-50:]):.4f}", flush=True)
 
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=record)
-    model.fit(
-        x, y, batch_size=args.batch, shuffle=False, verbose=0, callbacks=[callback]
-    )
-    first = len(marks) // 10
-    seconds = marks[-1] - marks[first]
-    return losses, (len(marks) - 1 - first) * args.batch * args.context / seconds
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=record)]
+    settings = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+    model.fit(x, y, batch_size=args.batch, **settings)
+    seconds = (marks[-1] - marks[tenth - 1]) / max(len(marks) - tenth, 1)
+    return losses, args.batch * args.context / max(seconds, 1e-9)
 
 
 def held_out_loss(model, data, args):
@@ -127,57 +118,40 @@ def held_out_loss(model, data, args):
     return model.evaluate(x, y, batch_size=64, verbose=0)
 
 
-def sample(model, prompt: bytes, length, args):
+def sample(model, prompt, length, args):
     """The prompt and what the model thinks follows, drawn at temperature 0.7."""
     rng, text = np.random.default_rng(args.seed), bytearray(prompt)
     for _ in range(length):
-        ids = np.zeros((1, args.context), "int32")
-        recent = text[-args.context :]
+        ids, recent = np.zeros((1, args.context), "int32"), text[-args.context :]
         ids[0, : len(recent)] = recent
         logits = model.predict_on_batch(ids)[0, len(recent) - 1]
         p = np.exp((logits - logits.max()) / 0.7)
-        text.append(rng.choice(VOCABULARY, p=p / p.sum()))
+        text.append(rng.choice(BYTES, p=p / p.sum()))
     return text.decode(errors="replace")
 
 
 def plot(losses, args):
-    """Save the loss curve, smoothed beside raw."""
-    path = pathlib.Path(args.output) / f"gpt-{args.precision}-{args.backend}.png"
+    """Save the loss of each step, raw and smoothed."""
+    path = pathlib.Path("outputs") / f"gpt-{args.precision}-{args.backend}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="each step")
+    axes.plot(losses, color="tab:blue", alpha=0.3, linewidth=0.8, label="each step")
     width = max(len(losses) // 20, 1)
     smooth = np.convolve(losses, np.ones(width) / width, "valid")
-    steps = np.arange(width - 1, len(losses))
-    axes.plot(steps, smooth, color="tab:blue", label=f"mean of {width} steps")
-    axes.set(xlabel="step", ylabel="training loss (nats a byte)")
-    axes.set_title(f"GPT, {args.precision}, {args.backend}")
+    axes.plot(range(width - 1, len(losses)), smooth, label=f"mean of {width}")
+    axes.set(xlabel="step", ylabel="training loss, nats a byte", title=path.stem)
     axes.legend()
     figure.savefig(path, dpi=150)
     return path
 
 
-def main(args):
+if __name__ == "__main__":
+    args = parser.parse_args()
     text, held_out = read_text()
     model = compiled(args)
-    print(f"{args.precision} on {args.backend}: {model.count_params():,} parameters")
+    print(f"{args.precision}, {args.backend}: {model.count_params():,} parameters")
     losses, speed = train(model, text, args)
-    print(f"tokens/s {speed:,.0f}")
+    print(f"{speed:,.0f} tokens/s")
     print(f"held-out loss {held_out_loss(model, held_out, args):.4f}")
     print(f"sample:\n{sample(model, b'def ', 200, args)}")
     print(f"picture: {plot(losses, args)}")
-
-
-if __name__ == "__main__":
-    args = parser.parse_args()
-    os.environ["KERAS_BACKEND"] = args.backend
-
-import keras  # noqa: E402  (the backend is chosen above)
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-
-import keras_scalify as ks  # noqa: E402
-from keras_scalify import layers  # noqa: E402
-
-if __name__ == "__main__":
-    main(args)

@@ -105,8 +105,8 @@ def amax_to_scale(amax, format: Format, margin: int = 0):
     """Smallest power of two s with `amax / s <= format.max / 2**margin`.
 
     With `amax = m 2**e` and `format.max = M 2**E` (mantissas in [1, 2)), s is
-    `2**(e - E)`, times 2 if m > M, times `2**margin`. Adding `all ones - bits of M` to the bits
-    of amax carries into the exponent exactly when m > M.
+    `2**(e - E)`, times 2 if m > M, times `2**margin`. Adding `all ones - bits of M` to
+    the bits of amax carries into the exponent exactly when m > M.
 
     Args:
         amax: float32 scalar, not negative, finite.

@@ -28,12 +28,9 @@ __all__ = [
 def is_native() -> bool:
     """Real float8 arrays: as set by config, by default on a GPU that has float8."""
     form = config.matmul()
-    if form == "auto":
-        return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (
-            8,
-            9,
-        )
-    return form == "native"
+    if form != "auto":
+        return form == "native"
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
 
 
 def amax(x):
@@ -83,11 +80,33 @@ def quantize(x, scale, format: Format):
     """x / scale on the format's grid: a real array of it if native, else float32."""
     x = x.float()
     if not is_native():
-        return round_to_format(x, scale, format)
+        eager = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        fast = eager and x.numel() and not format.is_identity
+        return (_cast_and_back if fast else round_to_format)(x, scale, format)
     clipped = (x * (1.0 / scale)).clamp(-format.max, format.max)
     # Torch saturates an infinity in e4m3, which has none: it must stay visible.
     kept = torch.where(x.isfinite(), clipped, x if format.has_inf else float("nan"))
     return kept.to(getattr(torch, format.name))
+
+
+def _cast_and_back(x, scale, format: Format):
+    """round_to_format by Torch's own cast, in a third of the passes over memory."""
+    scaled = (x * (1.0 / scale)).clamp_(-format.max, format.max)
+    rounded = _widened(scaled.to(getattr(torch, format.name)))
+    if all(extreme.isfinite() for extreme in torch.aminmax(x)):
+        return rounded
+    return torch.where(x.isfinite(), rounded, x if format.has_inf else float("nan"))
+
+
+def _widened(narrow):
+    """Any narrow float as float32; float8 through float16, whose bits it shares."""
+    if narrow.dtype == torch.float8_e5m2:  # the upper byte of a float16
+        half = narrow.view(torch.uint8).to(torch.int16).bitwise_left_shift_(8)
+        return half.view(torch.float16).float()
+    if narrow.dtype == torch.float8_e4m3fn:  # exponents 8 lower: the second bit is 0
+        half = narrow.view(torch.int8).to(torch.int16).bitwise_left_shift_(7)
+        return half.bitwise_and_(~(1 << 14)).view(torch.float16).float().mul_(2.0**8)
+    return narrow.float()
 
 
 def einsum(equation: Equation, a, b, scales, dtype):
@@ -143,7 +162,9 @@ def mean_square(x):
     x = x.detach()
     if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
         # One pass where nothing is out of the ordinary.
-        total = torch.linalg.vector_norm(x, dtype=torch.float32).square()
+        # Not the norm squared, which misses the exact value: 16 must not be 15.999998.
+        flat = x.float().reshape(-1)
+        total = torch.dot(flat, flat)
         if total.isfinite():
             return clip_mean_square(total / x.numel())
     return masked_mean_square(x)

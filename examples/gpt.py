@@ -27,7 +27,7 @@ parser.add_argument("--heads", type=int, default=4)
 parser.add_argument("--context", type=int, default=64)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--steps", type=int, default=1000)
-parser.add_argument("--rate", type=float, default=2e-3)
+parser.add_argument("--rate", type=float, default=1e-3)
 parser.add_argument("--seed", type=int, default=0)
 
 if __name__ == "__main__":
@@ -84,7 +84,7 @@ def compiled(args):
     keras.config.set_dtype_policy(PRECISIONS[args.precision][2])
     model, warm_up = build(args), args.steps // 10
     rate = keras.optimizers.schedules.CosineDecay(
-        0.0, args.steps, 0.1, warmup_target=args.rate, warmup_steps=warm_up
+        0.0, args.steps, 0.0, warmup_target=args.rate, warmup_steps=warm_up
     )
     given = {"state_dtype": args.state_dtype, "global_clipnorm": 1.0}
     optimizer = ks.optimizers.ScaledAdam(rate, beta_2=0.99, **given)

@@ -8,6 +8,7 @@ imported.
 | amax(x) | largest finite magnitude, float32 |
 | attention_dtype(dtype) | what fused attention computes in where it lacks a dtype |
 | can_assign(variable, value) | whether value may become the variable's, here and now |
+| constant(function) | function, run when a program is traced and no part of it |
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
 | dense(x) | the dense tensor of a gradient that may be sparse |
 | einsum(equation, a, b, scales, dtype) | product of operands, times their scales |
@@ -34,6 +35,7 @@ _active = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
 amax = _active.amax
 attention_dtype = _active.attention_dtype
 can_assign = _active.can_assign
+constant = _active.constant
 custom_vjp = _active.custom_vjp
 dense = _active.dense
 einsum = _active.einsum

@@ -15,6 +15,7 @@ __all__ = [
     "amax",
     "attention_dtype",
     "can_assign",
+    "constant",
     "custom_vjp",
     "dense",
     "einsum",
@@ -32,6 +33,11 @@ def is_native() -> bool:
     """Real float8 arrays: as set by config, by default wherever JAX runs on no CPU."""
     form = config.matmul()
     return jax.default_backend() != "cpu" if form == "auto" else form == "native"
+
+
+def constant(function):
+    """function: what is not made of tensors is no part of a traced program."""
+    return function
 
 
 def custom_vjp(forward, backward):

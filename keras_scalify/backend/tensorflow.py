@@ -13,6 +13,7 @@ __all__ = [
     "amax",
     "attention_dtype",
     "can_assign",
+    "constant",
     "custom_vjp",
     "dense",
     "einsum",
@@ -37,6 +38,11 @@ def is_native() -> bool:
     if form == "auto":
         return bool(tf.config.list_logical_devices("GPU"))
     return form == "native"
+
+
+def constant(function):
+    """function: what is not made of tensors is no part of a traced program."""
+    return function
 
 
 def custom_vjp(forward, backward):

@@ -15,6 +15,7 @@ __all__ = [
     "amax",
     "attention_dtype",
     "can_assign",
+    "constant",
     "custom_vjp",
     "dense",
     "einsum",
@@ -49,6 +50,23 @@ def amax(x):
 def _masked_amax(x):
     magnitude = x.float().abs()
     return torch.where(magnitude <= FLOAT32_MAX, magnitude, 0.0).max()
+
+
+def constant(function):
+    """A function that torch.compile calls and does not trace: its result is a constant."""
+
+    @torch.compiler.assume_constant_result
+    def marked(*args):
+        return function(*args)
+
+    return lambda *args: _numbers(marked(*args))
+
+
+def _numbers(result):
+    """Dynamo (2.13) cannot ask for the type of a constant, but can for that of a sum."""
+    if isinstance(result, tuple):
+        return tuple([_numbers(r) for r in result])
+    return result + 0.0
 
 
 def custom_vjp(forward, backward):

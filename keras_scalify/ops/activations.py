@@ -7,8 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_scalify.ops.gaussian import lookup, moments
+from keras_scalify import backend
 from keras_scalify.ops.arithmetic import multiply
+from keras_scalify.ops.gaussian import lookup, moments
 from keras_scalify.ops.normalization import exp, log_softmax, softmax
 from keras_scalify.ops.propagation import (
     RULES,
@@ -87,6 +88,7 @@ HOMOGENEOUS = {
 }
 
 
+@backend.constant
 @functools.cache
 def _tables(name: str, arguments: tuple):
     return moments(functools.partial(CURVES[name], **dict(arguments)))

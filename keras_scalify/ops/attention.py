@@ -26,7 +26,7 @@ def weights_square(scores, size):
     """The mean square of the attention weights, from that of the scores."""
     return propagate(
         lambda a: softmax_square(a, size),
-        lambda h, a: (softmax_gradient_square(h, softmax_square(a, size), size),),
+        lambda h, a: (softmax_gradient_square(h, a, size),),
         scores,
     )
 
@@ -35,8 +35,8 @@ def attention_square(query, key, value, size):
     """The mean square of `softmax(q k / sqrt(d)) v` with independent q, k, v.
 
     The scores have mean square q k. With P = n E[p**2], between 1/n (all keys alike) and 1
-    (one key alone), the result has P v, and the gradients have P (1 - P) h v k of q,
-    P (1 - P) h v q of k, and P h of v.
+    (one key alone), and D = n E[p**2 (1 - 2 p + sum(p**2))], the result has P v, and the
+    gradients have D h v k of q, D h v q of k, and P h of v.
 
     Args:
         query, key, value: float32 scalars, the mean squares of the projections.
@@ -51,8 +51,7 @@ def attention_square(query, key, value, size):
         return count * softmax_square(q * k, size)
 
     def backward(h, q, k, v):
-        p = share(q, k)
-        scores = p * ops.maximum(1.0 - p, 2.0**-10) * h * v
-        return scores * k, scores * q, p * h
+        scores = count * softmax_gradient_square(h * v, q * k, size)
+        return scores * k, scores * q, share(q, k) * h
 
     return propagate(lambda q, k, v: share(q, k) * v, backward, query, key, value)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_scalify import backend
 from keras_scalify.ops.entry import rescale_gradient
-from keras_scalify.ops.gaussian import SOFTMAX_FIRST, lookup, softmax_mean_square
+from keras_scalify.ops.gaussian import SOFTMAX_FIRST, lookup, softmax_moments
 from keras_scalify.ops.propagation import propagate, scaled_op, times
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 from keras_scalify.scaling import clip_mean_square
@@ -19,14 +19,21 @@ def softmax_square(square, size):
     A dynamic size has no table: min(e**x / n**2, 1 / n), the limits of small and large x.
     """
     if isinstance(size, int):
-        table = softmax_mean_square(max(size, 2))
+        table, _ = softmax_moments(max(size, 2))
         return lookup(table, square, SOFTMAX_FIRST, extrapolate=False)
     size = ops.cast(size, "float32")
     return ops.minimum(ops.exp(ops.minimum(square, 80.0)) / size, 1.0) / size
 
 
-def softmax_gradient_square(h, p_square, size):
-    """Mean square of `p (g - sum(p g))`: h E[p**2] (1 - n E[p**2]), no more than exact."""
+def softmax_gradient_square(h, square, size):
+    """The mean square of `p (g - sum(p g))`, from that of g and of the logits.
+
+    Of a dynamic size h E[p**2] (1 - n E[p**2]), which is too much for large logits.
+    """
+    if isinstance(size, int):
+        _, table = softmax_moments(max(size, 2))
+        return h * lookup(table, square, SOFTMAX_FIRST, extrapolate=False)
+    p_square = softmax_square(square, size)
     size = ops.cast(size, "float32")
     return h * p_square * ops.maximum(1.0 - size * p_square, 2.0**-10)
 
@@ -34,7 +41,7 @@ def softmax_gradient_square(h, p_square, size):
 @scaled_op(
     "x",
     "E[p^2], between 1/n^2 and 1/n",
-    "h y (1 - n y)",
+    "h E[p^2 (1 - 2 p + sum(p^2))]",
     "logits Gaussian with mean square x; the limits are all equal and one alone",
 )
 def softmax(x, axis=-1):
@@ -42,7 +49,7 @@ def softmax(x, axis=-1):
     size = _size(x, axis)
     square = propagate(
         lambda a: softmax_square(a, size),
-        lambda h, a: (softmax_gradient_square(h, softmax_square(a, size), size),),
+        lambda h, a: (softmax_gradient_square(h, a, size),),
         x.mean_square,
     )
     return ScaledTensor(ops.softmax(x.value, axis=axis), square)
@@ -88,14 +95,18 @@ def layer_normalization(x, gamma=None, beta=None, axis=-1, epsilon=None, **kwarg
 
 
 @scaled_op("x", "gamma", "measured", "a gamma that is no ScaledTensor is measured")
-def rms_normalization(x, scale=1, axis=-1, epsilon=None):
+def rms_normalization(x, scale=None, axis=-1, epsilon=None):
     """keras.ops.rms_normalization. The gradient of x is measured on its way back."""
     settings = {"axis": axis, **({} if epsilon is None else {"epsilon": epsilon})}
+    return _normalized(_rms_normalized, x, scale, None, settings)
 
-    def normalize(value, gamma, beta, **settings):
-        return ops.rms_normalization(value, 1 if gamma is None else gamma, **settings)
 
-    return _normalized(normalize, x, scale, None, settings)
+def _rms_normalized(value, gamma, beta, **settings):
+    """Keras's op, for a number too, which it does not take on Torch (3.15)."""
+    if gamma is None or isinstance(gamma, (int, float)):
+        value = ops.rms_normalization(value, **settings)
+        return value if gamma is None else value * gamma
+    return ops.rms_normalization(value, gamma, **settings)
 
 
 def _normalized(op, x, gamma, beta, settings):

@@ -43,6 +43,8 @@ def max(x, axis=None, keepdims=False, initial=None):
 @scaled_op("inputs", "m x", "h outputs / inputs", _maximum_note() + ", n the window")
 def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
     """keras.ops.max_pool."""
+    # Keras 3.15 lacks the default on JAX.
+    strides = pool_size if strides is None else strides
     window, stride = pool_sizes(inputs, pool_size, strides)
     square = times(inputs.mean_square, maximum_mean_square(window), 1.0 / stride)
     value = ops.max_pool(inputs.value, pool_size, strides, padding, data_format)
@@ -52,6 +54,7 @@ def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None)
 @scaled_op("inputs", "x / n", "h / n / stride", "n the window; overlaps add")
 def average_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
     """keras.ops.average_pool."""
+    strides = pool_size if strides is None else strides
     window, stride = pool_sizes(inputs, pool_size, strides)
     square = times(inputs.mean_square, 1.0 / window, 1.0 / window / stride)
     value = ops.average_pool(inputs.value, pool_size, strides, padding, data_format)
@@ -61,7 +64,6 @@ def average_pool(inputs, pool_size, strides=None, padding="valid", data_format=N
 def pool_sizes(x, pool_size, strides):
     """Entries in a window, and input entries for each output."""
     spatial = len(x.shape) - 2
-    strides = pool_size if strides is None else strides
     return tuple(
         s**spatial if isinstance(s, int) else math.prod(s) for s in (pool_size, strides)
     )

@@ -1,13 +1,17 @@
 """A layer's output and gradients as numpy arrays, on whichever backend runs."""
 
 import importlib
+import weakref
 
 import keras
 import numpy as np
 
+from keras_scalify import config
 from tests.helpers import to_numpy
 
 BACKEND = keras.backend.backend()
+
+_COMPILED = weakref.WeakKeyDictionary()  # layer: its compiled programs
 
 
 def pull_back(layer, x, g, *, compiled=None, training=False):
@@ -27,18 +31,18 @@ def pull_back(layer, x, g, *, compiled=None, training=False):
     """
     compiled = BACKEND == "jax" if compiled is None else compiled
     state = [to_numpy(v) for v in layer.non_trainable_variables]
-    y, dx, dws = _PULL_BACKS[BACKEND](layer, x, g, compiled, training)
+    program = _program(layer, compiled, training)
+    y, dx, dws = _CALLS[BACKEND](program, layer, x, g)
     for variable, value in zip(layer.non_trainable_variables, state, strict=True):
         variable.assign(value)
     return to_numpy(y), to_numpy(dx), [None if d is None else to_numpy(d) for d in dws]
 
 
 def pull_back_program(layer, training=False):
-    """JAX only: the function that `pull_back` runs, of (variables, x, g), unjitted."""
+    """JAX only: the function that `pull_back` runs, of (trainable, fixed, x, g)."""
     jax = importlib.import_module("jax")
-    fixed = [v.value for v in layer.non_trainable_variables]
 
-    def program(trainable, x, g):
+    def program(trainable, fixed, x, g):
         def run(trainable, x):
             return layer.stateless_call(trainable, fixed, x, training=training)[0]
 
@@ -48,16 +52,33 @@ def pull_back_program(layer, training=False):
     return program
 
 
-def _jax(layer, x, g, compiled, training):
+def _program(layer, compiled, training):
+    """The program of a layer, compiled once for each setting that it depends on."""
+    if not compiled:
+        return _MAKERS[BACKEND](layer, training, compiled)
+    variables = tuple(map(id, layer.trainable_variables))
+    key = training, variables, config.matmul()
+    programs = _COMPILED.setdefault(layer, {})
+    if key not in programs:
+        programs[key] = _MAKERS[BACKEND](layer, training, compiled)
+    return programs[key]
+
+
+def _make_jax(layer, training, compiled):
     jax = importlib.import_module("jax")
     program = pull_back_program(layer, training)
-    program = jax.jit(program) if compiled else program
-    trainable = [v.value for v in layer.trainable_variables]
-    y, dws, dx = program(trainable, jax.numpy.asarray(x), jax.numpy.asarray(g))
+    return jax.jit(program) if compiled else program
+
+
+def _call_jax(program, layer, x, g):
+    variables = layer.trainable_variables, layer.non_trainable_variables
+    values = ([v.value for v in group] for group in variables)
+    x, g = (keras.ops.convert_to_tensor(v) for v in (x, g))
+    y, dws, dx = program(*values, x, g)
     return y, dx, dws
 
 
-def _tensorflow(layer, x, g, compiled, training):
+def _make_tensorflow(layer, training, compiled):
     tf = importlib.import_module("tensorflow")
     variables = [v.value for v in layer.trainable_variables]
 
@@ -69,21 +90,29 @@ def _tensorflow(layer, x, g, compiled, training):
         dx, *dws = tape.gradient(y, sources, output_gradients=tf.cast(g, y.dtype))
         return y, dx, dws
 
-    program = tf.function(program, jit_compile=True) if compiled else program
-    return program(tf.convert_to_tensor(x), tf.convert_to_tensor(g))
+    return tf.function(program, jit_compile=True) if compiled else program
 
 
-def _torch(layer, x, g, compiled, training):
+def _call_tensorflow(program, layer, x, g):
+    return program(*(keras.ops.convert_to_tensor(v) for v in (x, g)))
+
+
+def _make_torch(layer, training, compiled):
+    torch = importlib.import_module("torch")
+    # Dynamo and AOTAutograd trace it; Inductor would need a C++ compiler, and a minute.
+    run = torch.compile(layer, backend="aot_eager") if compiled else layer
+    return lambda x: run(x, training=training)
+
+
+def _call_torch(program, layer, x, g):
     torch = importlib.import_module("torch")
     x = keras.ops.convert_to_tensor(x).requires_grad_()
-    program = layer
-    if compiled:  # Dynamo and AOTAutograd trace it; Inductor would need a C++ compiler
-        program = torch.compile(layer, backend="aot_eager")
-    y = program(x, training=training)
+    y = program(x)
     variables = [v.value for v in layer.trainable_variables]
     g = torch.from_numpy(np.asarray(g)).to(y.dtype)
     dx, *dws = torch.autograd.grad(y, [x, *variables], g, allow_unused=True)
     return y.detach(), dx, dws
 
 
-_PULL_BACKS = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}
+_MAKERS = {"jax": _make_jax, "tensorflow": _make_tensorflow, "torch": _make_torch}
+_CALLS = {"jax": _call_jax, "tensorflow": _call_tensorflow, "torch": _call_torch}

@@ -18,6 +18,8 @@ MODULES = [
     )
     if name.rpartition(".")[2] not in OTHERS
 ]
+if keras.backend.backend() == "jax":  # it compiles every op of every layer's example
+    MODULES = [name for name in MODULES if ".layers.scaled_" not in name]
 
 
 @pytest.mark.parametrize("name", MODULES)

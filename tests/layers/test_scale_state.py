@@ -34,6 +34,7 @@ def model_of(recipe, **kwargs):
 
 def run(model, amaxes, optimizer=None, **kwargs):
     """One training step a batch, at rate 0 unless told otherwise."""
+    kwargs.setdefault("jit_compile", BACKEND == "jax")
     model.compile(optimizer or keras.optimizers.SGD(0.0), "mse", **kwargs)
     for i, amax in enumerate(amaxes):
         model.train_on_batch(batch(amax, seed=i), normal(8, 4, seed=i))
@@ -164,7 +165,8 @@ def test_every_way_to_train_records_the_same(recipe):
         else:
             if way == "train_step":
                 model = CustomStep([keras.Input((6,)), model.layers[0]])
-            model.compile(keras.optimizers.SGD(0.01), "mse")
+            jit = BACKEND == "jax"
+            model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
             model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
         states.append(scale_states(model))
     assert float(model.layers[0].input_scale) == needed_scale(16)
@@ -173,11 +175,10 @@ def test_every_way_to_train_records_the_same(recipe):
             np.testing.assert_allclose(state[key], value, rtol=1e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("inner", [ks.optimizers.ScaledAdam, keras.optimizers.SGD])
-def test_loss_scaling_leaves_the_forward_scales_alone(inner):
+def test_loss_scaling_leaves_the_forward_scales_alone():
     states = []
     for wrap in (False, True):
-        optimizer = inner(0.0)
+        optimizer = keras.optimizers.SGD(0.0)
         if wrap:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 1024.0)
         model = model_of(delayed(), dtype="mixed_float16")

@@ -50,7 +50,7 @@ def test_the_first_training_step_moves_the_kernel_by_the_gradient(mode, recipe):
     before = to_numpy(model.layers[0].kernel)
     flags = {
         "run_eagerly": {"run_eagerly": True, "jit_compile": False},
-        # Torch's compiler takes half a minute for this: test_torch_compile has it
+        # Torch compiles a training step for a minute: test_torch_compile has the layer
         "jit": {"jit_compile": keras.backend.backend() != "torch"},
         "no_jit": {"jit_compile": False},
     }[mode]

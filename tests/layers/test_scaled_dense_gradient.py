@@ -199,9 +199,11 @@ def test_jax_vmap_agrees_with_one_at_a_time():
     program = jax.jit(pull_back_program(layer))
     trainable = [v.value for v in layer.trainable_variables]
     x, g = (ops.array(normal(3, *shape)) for shape in ((5, 8), (5, 4)))
-    mapped = jax.jit(jax.vmap(program, in_axes=(None, 0, 0)))(trainable, x, g)
+    fixed = [v.value for v in layer.non_trainable_variables]
+    mapped = jax.vmap(program, in_axes=(None, None, 0, 0))
+    mapped = jax.jit(mapped)(trainable, fixed, x, g)
     for i in range(3):
-        alone = program(trainable, x[i], g[i])
+        alone = program(trainable, fixed, x[i], g[i])
         for a, b in zip(jax.tree.leaves(mapped), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(a[i], b, rtol=1e-5, atol=1e-6)
 

@@ -16,6 +16,7 @@ from keras_scalify.ops.propagation import (
     Rule,
     all_scaled,
     propagate,
+    refuse_symbolic,
     scaled_op,
     times,
 )
@@ -110,6 +111,7 @@ def _curve_op(name: str):
     def op(x, *args, **kwargs):
         if not all_scaled(name, {"x": x}):
             return stock(x, *args, **kwargs)
+        refuse_symbolic(name, {"x": x})
         x = ScaledTensor(*x)
         names = CURVES[name].__code__.co_varnames[1:] if args else ()
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_scalify import backend
-from keras_scalify.ops.propagation import refuse_symbolic, scaled_op
+from keras_scalify.ops.propagation import RULES, Rule, refuse_symbolic, scaled_op
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 
@@ -60,6 +60,14 @@ def unscale(x):
             backend.mean_square(cotangents[0]),
         ),
     )(*x)
+
+
+RULES["scale"] = Rule(
+    forward="measured", backward="dropped", note="enters: x is a plain tensor"
+)
+RULES["unscale"] = Rule(
+    forward="none", backward="measured", note="leaves: y is a plain tensor"
+)
 
 
 @scaled_op("x", "measured", "measured", plain=_identity)

@@ -38,18 +38,19 @@ def power_of_two_floor(x):
     return ops.view(ops.bitwise_and(ops.view(x, "int32"), EXPONENT_MASK), "float32")
 
 
-def finite_amax(x):
+def finite_amax(x, axis=None):
     """`max(|x_i|)` over the finite entries; 0 where there is none.
 
     Args:
         x: float tensor, any shape.
+        axis: along which to reduce. Default: all.
 
     Returns:
-        float32 scalar, never NaN or infinite.
+        float32, a scalar by default, never NaN or infinite.
     """
     magnitude = ops.abs(ops.cast(x, "float32"))
     magnitude = ops.where(magnitude <= FLOAT32_MAX, magnitude, 0.0)
-    return ops.max(magnitude, initial=0.0)
+    return ops.max(magnitude, axis=axis, initial=0.0)
 
 
 def mean_square(x):

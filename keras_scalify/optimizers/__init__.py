@@ -2,5 +2,8 @@
 
 from keras_scalify.optimizers.scaled_adam import ScaledAdam
 from keras_scalify.optimizers.scaled_adamw import ScaledAdamW
+from keras_scalify.optimizers.scaled_lion import ScaledLion
+from keras_scalify.optimizers.scaled_sgd import ScaledSGD
+from keras_scalify.optimizers.state_bytes import state_bytes
 
-__all__ = ["ScaledAdam", "ScaledAdamW"]
+__all__ = ["ScaledAdam", "ScaledAdamW", "ScaledLion", "ScaledSGD", "state_bytes"]

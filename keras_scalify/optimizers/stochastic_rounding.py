@@ -17,7 +17,7 @@ def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
 
     Args:
         x: float32, any shape, finite values at most `format.max`.
-        format: a row of FORMATS, mantissa of 7 to 22 bits.
+        format: a Format with a mantissa of at most 22 bits.
         bits: int32 of x's shape, at least 16 random low bits.
         keep_positive: whether a positive x becomes at least the smallest positive
             number.
@@ -31,7 +31,7 @@ def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
     magnitude = ops.abs(x)
     smallest_normal = 2.0**format.min_exponent
     offset = ops.where(magnitude < smallest_normal, smallest_normal, 0.0)
-    raised = ops.view(magnitude + offset, "int32") + low_bits(bits, dropped)
+    raised = ops.view(magnitude + offset, "int32") + _noise(bits, dropped)
     cut = ops.view(ops.bitwise_and(raised, -(1 << dropped)), "float32")
     rounded = ops.minimum(cut - offset, format.max)
     if keep_positive:
@@ -39,3 +39,11 @@ def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
         rounded = ops.maximum(rounded, floor)
     rounded = ops.view(ops.bitwise_or(ops.view(rounded, "int32"), sign), "float32")
     return ops.where(ops.isfinite(x), rounded, x)
+
+
+def _noise(bits, count: int):
+    """Random integers in [0, 2**count), of 16 random bits if count is greater."""
+    if count <= 16:
+        return low_bits(bits, count)
+    spread = ops.left_shift(low_bits(bits, 16), count - 16)
+    return spread + (1 << (count - 17))

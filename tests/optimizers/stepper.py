@@ -52,7 +52,9 @@ class Stepper:
     def moment(self, name, index=0):
         """A stored moment ("momentum", "velocity_root", ...), decoded, as float32."""
         slot = self.optimizer._slots[name][index]
-        return to_numpy(self.optimizer._storage.read(slot))
+        shape = self.variables[index].shape
+        storage = self.optimizer.storage(name.split("_")[0], shape)
+        return to_numpy(storage.read(slot))
 
     def data(self, name, index=0):
         """A stored moment as it rests, as float32: without its scale."""

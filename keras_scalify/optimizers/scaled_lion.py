@@ -1,0 +1,66 @@
+"""ScaledLion."""
+
+import keras
+from keras import ops
+
+from keras_scalify.optimizers.scaled_state import ScaledState
+
+
+@keras.saving.register_keras_serializable(package="keras_scalify")
+class ScaledLion(ScaledState, keras.optimizers.Lion):
+    """Lion whose momentum rests in 16 or 8 bits. With g the gradient, in float32:
+
+        variable = variable - lr sign(beta_1 m + (1 - beta_1) g)
+        m = beta_2 m + (1 - beta_2) g
+
+    A keras.optimizers.Lion. See ScaledAdam for how state rests.
+
+    Args:
+        *args, **kwargs: those of keras.optimizers.Lion, all of them.
+        state_dtype: "float16" (default), "bfloat16", "float8" or "float32" (Lion
+            exactly).
+        seed: int, of the stochastic rounding. Default 0.
+        min_size: variables with fewer elements keep float32 where others have 8 bits.
+            Default 4096.
+
+    Raises:
+        ValueError: an unknown state_dtype, a seed or min_size that is no int.
+
+    Example:
+
+    >>> import keras_scalify as ks
+    >>> optimizer = ks.optimizers.ScaledLion(1e-4, state_dtype="float8")
+
+    Reference: Chen et al., "Symbolic discovery of optimization algorithms" (2023).
+    """
+
+    moments = {"momentum": "signed"}
+
+    def build(self, variables):
+        if self.built:
+            return
+        if self._is_stock:
+            super().build(variables)
+            return
+        super(keras.optimizers.Lion, self).build(variables)
+        self.build_slots(variables, ["momentum"])
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self._is_stock:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        index, beta = self._get_variable_index(variable), self.beta_2
+        g = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        bits = self.random_bits(variable, index)
+        storage, slot = (
+            self.storage("momentum", g.shape),
+            self._slots["momentum"][index],
+        )
+        amax, m = storage.amax(g), storage.read(slot)
+
+        def bound(old):
+            return beta * old + (1.0 - beta) * amax
+
+        storage.write(self, slot, m * beta + g * (1.0 - beta), bound, bits)
+        direction = ops.sign(m * self.beta_1 + g * (1.0 - self.beta_1))
+        self.move(variable, direction * ops.cast(learning_rate, "float32"), bits)

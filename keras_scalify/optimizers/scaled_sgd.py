@@ -1,0 +1,69 @@
+"""ScaledSGD."""
+
+import keras
+from keras import ops
+
+from keras_scalify.optimizers.scaled_state import ScaledState
+
+
+@keras.saving.register_keras_serializable(package="keras_scalify")
+class ScaledSGD(ScaledState, keras.optimizers.SGD):
+    """SGD whose momentum rests in 16 or 8 bits. With g the gradient, in float32:
+
+        m = momentum m - lr g
+        variable = variable + m            (nesterov: + momentum m - lr g)
+
+    A keras.optimizers.SGD; without momentum there is no state. See ScaledAdam for how
+    state rests.
+
+    Args:
+        *args, **kwargs: those of keras.optimizers.SGD, all of them.
+        state_dtype: "float16" (default), "bfloat16", "float8" or "float32" (SGD
+            exactly).
+        seed: int, of the stochastic rounding. Default 0.
+        min_size: variables with fewer elements keep float32 where others have 8 bits.
+            Default 4096.
+
+    Raises:
+        ValueError: an unknown state_dtype, a seed or min_size that is no int.
+
+    Example:
+
+    >>> import keras_scalify as ks
+    >>> optimizer = ks.optimizers.ScaledSGD(0.1, momentum=0.9)
+    """
+
+    moments = {"momentum": "signed"}
+
+    @property
+    def _is_stock(self) -> bool:
+        return super()._is_stock or self.momentum == 0
+
+    def build(self, variables):
+        if self.built:
+            return
+        if self._is_stock:
+            super().build(variables)
+            return
+        super(keras.optimizers.SGD, self).build(variables)
+        self.build_slots(variables, ["momentum"])
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self._is_stock:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        index, beta = self._get_variable_index(variable), self.momentum
+        rate = ops.cast(learning_rate, "float32")
+        g = ops.cast(ops.convert_to_tensor(gradient), "float32") * rate
+        bits = self.random_bits(variable, index)
+        storage, slot = (
+            self.storage("momentum", g.shape),
+            self._slots["momentum"][index],
+        )
+        amax, m = storage.amax(g), storage.read(slot) * beta - g
+
+        def bound(old):
+            return beta * old + amax
+
+        storage.write(self, slot, m, bound, bits)
+        self.move(variable, g - m * beta if self.nesterov else -m, bits)

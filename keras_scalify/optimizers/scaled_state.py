@@ -1,0 +1,110 @@
+"""What every optimizer with narrow state shares: the storage apart from the update."""
+
+import math
+from typing import Any
+
+from keras import ops
+from keras.backend import standardize_dtype
+
+from keras_scalify import backend
+from keras_scalify.formats import FORMATS
+from keras_scalify.optimizers.block_storage import BlockStorage
+from keras_scalify.optimizers.random_bits import mix, random_bits
+from keras_scalify.optimizers.stochastic_rounding import stochastic_round
+from keras_scalify.optimizers.storages import STORAGES, parse_state_dtype
+
+
+class ScaledState:
+    """Mixin before a Keras optimizer: its moments in narrow formats.
+
+    A subclass names its moments and computes an update from float32 ones; how they rest
+    between steps is decided here. With `state_dtype="float32"` nothing changes: the
+    optimizer is Keras's own, bit for bit (on Torch, whose own runs as list operations,
+    to rounding).
+
+    Attributes:
+        moments: name of each moment to what it is: "signed", "root" or "ratio".
+    """
+
+    moments: dict[str, str]
+    built: Any
+    iterations: Any
+
+    def __init__(
+        self,
+        *args,
+        state_dtype: Any = "float16",
+        seed: int = 0,
+        min_size: int = 4096,
+        **kwargs,
+    ):
+        storages = parse_state_dtype(state_dtype, self.moments)
+        for name, value, least in (("seed", seed, None), ("min_size", min_size, 0)):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or (least is not None and value < least):
+                raise ValueError(
+                    f"`{name}` must be an integer. Received: {name}={value!r}"
+                )
+        super().__init__(*args, **kwargs)
+        self.state_dtype = state_dtype
+        self.seed = seed
+        self.min_size = min_size
+        self._storages = storages
+        self._slots: dict[str, list] = {}
+
+    @property
+    def _is_stock(self) -> bool:
+        return all(s.format.is_identity for s in self._storages.values())
+
+    def storage(self, name: str, shape):
+        """A moment's storage: float32 for a small variable where others have 8 bits."""
+        storage = self._storages[name]
+        is_byte = isinstance(storage, BlockStorage) or storage.is_relative
+        if is_byte and math.prod(shape) < self.min_size:
+            return STORAGES["float32"]["signed"]
+        return storage
+
+    def build_slots(self, variables, names) -> None:
+        """Create the state of these moments for every variable that is updated."""
+        self._slots = {name: [] for name in names}
+        for variable in variables:
+            overwritten = getattr(variable, "overwrite_with_gradient", False)
+            for name, slots in self._slots.items():
+                storage = self.storage(_moment(name), variable.shape)
+                slot = None if overwritten else storage.add(self, variable, name)
+                slots.append(slot)
+
+    def apply(self, grads, trainable_variables=None):
+        if not self._is_stock:
+            grads = [g if g is None else backend.dense(g) for g in grads]
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def random_bits(self, variable, index: int):
+        """32 random bits an element, of this step."""
+        # The variable's shape is always known, that of a sparse gradient is not.
+        return random_bits(variable.shape, self.seed, index, self.iterations)
+
+    def move(self, variable, step, bits) -> None:
+        """Subtract the step; round stochastically where the variable is narrow."""
+        dtype = standardize_dtype(variable.dtype)
+        row = FORMATS.get(dtype)
+        if row is None or row.is_identity:
+            self.assign_sub(variable, ops.cast(step, dtype))  # type: ignore[attr-defined]
+            return
+        moved = ops.cast(ops.convert_to_tensor(variable), "float32") - step
+        rounded = stochastic_round(moved, row, mix(bits))
+        self.assign(variable, ops.cast(rounded, dtype))  # type: ignore[attr-defined]
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()  # type: ignore[misc]
+        own = {
+            "state_dtype": self.state_dtype,
+            "seed": self.seed,
+            "min_size": self.min_size,
+        }
+        return {**config, **own}
+
+
+def _moment(slot: str) -> str:
+    """The moment that a slot belongs to: "velocity" of "velocity_hat_root"."""
+    return slot.split("_")[0]

@@ -1,0 +1,53 @@
+"""Which storage a `state_dtype` names."""
+
+from keras_scalify.formats import FORMATS
+from keras_scalify.optimizers.block_storage import BlockStorage, RelativeStorage
+from keras_scalify.optimizers.codes import CODES
+from keras_scalify.optimizers.storage import Storage
+
+_WHOLE = {
+    name: Storage(format=FORMATS[name]) for name in ("float32", "bfloat16", "float16")
+}
+
+
+def _blocks(name: str) -> BlockStorage:
+    return BlockStorage(code=CODES[name], format=CODES[name].format)
+
+
+# By state_dtype and what a moment is: "signed", "root" (of a second moment: no sign) or
+# "ratio" (a first moment beside a root).
+STORAGES: dict[str, dict[str, Storage]] = {
+    **{
+        name: dict.fromkeys(("signed", "root", "ratio"), s)
+        for name, s in _WHOLE.items()
+    },
+    "float8": {
+        "signed": _blocks("float8_e4m3fn"),
+        "root": _blocks("float8_ue5m3"),
+        "ratio": RelativeStorage(
+            code=CODES["float8_e3m4"], format=CODES["float8_e3m4"].format
+        ),
+    },
+}
+
+
+def parse_state_dtype(state_dtype, moments: dict[str, str]) -> dict[str, Storage]:
+    """The storage of each moment.
+
+    Args:
+        state_dtype: a name in STORAGES, or a dict of one for each moment.
+        moments: name of each moment to what it is, a key of the rows of STORAGES.
+
+    Raises:
+        ValueError: names what came and what is allowed.
+    """
+    names = state_dtype if isinstance(state_dtype, dict) else {}
+    if isinstance(state_dtype, str):
+        names = dict.fromkeys(moments, state_dtype)
+    known = all(isinstance(n, str) and n in STORAGES for n in names.values())
+    if set(names) != set(moments) or not known:
+        raise ValueError(
+            f"`state_dtype` must be one of {', '.join(STORAGES)}, or a dict of one for "
+            f"each of {', '.join(moments)}. Received: state_dtype={state_dtype!r}"
+        )
+    return {name: STORAGES[names[name]][kind] for name, kind in moments.items()}

@@ -120,15 +120,22 @@ def _curve_op(name: str):
 
     op.__name__ = op.__qualname__ = name
     op.__doc__ = f"keras.ops.{name}, of a plain or scaled tensor."
-    RULES[name] = Rule(forward="E[f(z)^2]", backward="E[f'(z)^2] h", note=_NOTES[name])
+    tabulated = Rule(
+        forward="E[f(z)^2]", backward="E[f'(z)^2] h", note=_NOTES.get(name, "tabulated")
+    )
+    RULES[name] = _LINEAR.get(name, tabulated)
     return op
 
 
 _NOTES = {
-    **{name: "z Gaussian with mean square x, tabulated" for name in CURVES},
-    "relu": "x / 2 and h / 2",
-    "sigmoid": "1/4 for small x, 1/2 for large",
-    "tanh": "x for small x, 1 for large",
+    "sigmoid": "tabulated: between 1/4 for small x and 1/2 for large",
+    "tanh": "tabulated: between x for small x and 1 for large",
+}
+_LINEAR = {
+    "relu": Rule(forward="x / 2", backward="h / 2"),
+    "leaky_relu": Rule(
+        forward="x (1 + s^2) / 2", backward="h (1 + s^2) / 2", note="s: negative_slope"
+    ),
 }
 
 CURVE_OPS = {name: _curve_op(name) for name in CURVES}

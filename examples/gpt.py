@@ -59,7 +59,8 @@ def windows(data, count, context, rng):
 def build(args):
     """Pre-norm blocks of attention and a GELU MLP; the output is tied."""
     recipe, propagate, _ = PRECISIONS[args.precision]
-    given = {"recipe": recipe, "scaled": propagate}
+    # The projection to the logits stays in the policy's precision, as is usual.
+    given = {"recipe": "float32", "scaled": propagate}
     tokens = layers.ScaledEmbedding(BYTES, args.width, name="tokens", **given)
     positions = layers.ScaledEmbedding(args.context, args.width, **given)
     ids = keras.Input((args.context,), dtype="int32")

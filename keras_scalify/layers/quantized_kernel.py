@@ -63,7 +63,7 @@ class QuantizedKernel(ScaledLayer):
             kwargs.setdefault("autocast", False)
         return super().add_weight(*args, **kwargs)  # type: ignore[misc]
 
-    def build(self, input_shape):
+    def build(self, input_shape=None):
         input_shape = value_shapes(input_shape)
         if self.recipe.is_identity:
             super().build(input_shape)

@@ -55,13 +55,15 @@ class QuantizedAttention(ScaledLayer):
 
     def call(self, query, value, key=None, return_attention_scores=False, **kwargs):
         scaled = self.takes_scaled(query, value, key)
+        query, value = self.cast_inputs(query), self.cast_inputs(value)
+        key = value if key is None else self.cast_inputs(key)
         narrow = backend.attention_dtype(self.compute_dtype) == self.compute_dtype
         if not scaled and not self.scaled_attention and narrow:
             scores = {"return_attention_scores": return_attention_scores}
             return super().call(query, value, key, **scores, **kwargs)  # type: ignore[misc]
-        key = value if key is None else key
-        inputs = [ScaledTensor(*t) if scaled else t for t in (query, value, key)]
-        output, weights = self._attended(*inputs, return_attention_scores, **kwargs)
+        output, weights = self._attended(
+            query, value, key, return_attention_scores, **kwargs
+        )
         return (output, weights) if return_attention_scores else output
 
     def _attended(self, query, value, key, needs_weights, **kwargs):
@@ -101,7 +103,8 @@ class QuantizedAttention(ScaledLayer):
     def _quantized(self, query, key, value, mask, causal, training, needs_weights):
         """Scores and values in the recipe's formats, softmax in the compute dtype."""
         query = multiply(query, self.inverse_root())
-        scores = einsum(self._dot_product_equation, key, query, self.recipe)  # type: ignore[attr-defined]
+        operands = self.score_operands(query, key)
+        scores = einsum(self._dot_product_equation, *operands, self.recipe)  # type: ignore[attr-defined]
         size = effective_size(self._keys(key.value), causal)
         if causal and mask is None:
             mask = self._compute_causal_mask(query.value, value.value)  # type: ignore[attr-defined]
@@ -148,6 +151,10 @@ class QuantizedAttention(ScaledLayer):
     @staticmethod
     def _keys(key):
         return ops.shape(key)[1]
+
+    def score_operands(self, query, key):
+        """Query and key in the order of the layer's equation of the scores."""
+        raise NotImplementedError
 
     def inverse_root(self) -> float:
         """1 / sqrt(size of a head)."""

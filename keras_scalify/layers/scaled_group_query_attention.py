@@ -35,6 +35,9 @@ class ScaledGroupQueryAttention(QuantizedAttention, keras.layers.GroupQueryAtten
         key, value = (repeat(t, self.num_repeats, axis=2) for t in (key, value))
         return query, key, value
 
+    def score_operands(self, query, key):
+        return query, key
+
     def inverse_root(self):
         return self._inverse_sqrt_head_dim
 

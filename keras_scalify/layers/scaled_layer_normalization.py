@@ -28,8 +28,8 @@ class ScaledLayerNormalization(ScaledLayer, keras.layers.LayerNormalization):
     """
 
     def call(self, inputs):
-        x = self.cast_inputs(inputs, floats_only=True)
+        # Keras's layer takes inputs of any dtype, and casts its result.
         if not is_scaled(inputs):
-            return super().call(x)
-        value = super().call(rescale_gradient(x).value)
+            return super().call(inputs)
+        value = super().call(rescale_gradient(ScaledTensor(*inputs)).value)
         return ScaledTensor(value, affine_square(self.gamma, self.beta))

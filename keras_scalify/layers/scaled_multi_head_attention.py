@@ -30,6 +30,9 @@ class ScaledMultiHeadAttention(QuantizedAttention, keras.layers.MultiHeadAttenti
     (1, 5, 8)
     """
 
+    def score_operands(self, query, key):
+        return key, query
+
     def inverse_root(self):
         return self._inverse_sqrt_key_dim
 

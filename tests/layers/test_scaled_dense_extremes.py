@@ -59,31 +59,32 @@ def test_outputs_are_right_and_scales_powers_of_two(name, recipe):
         assert relative_error(layer(x), truth) <= FORWARD[1]
 
 
-@pytest.mark.parametrize("magnitude", [0.0, 1e-40, 1e-37, 1e-20, 1e20, 1e30])
 @pytest.mark.parametrize("recipe", ["float8", "float16"])
-def test_gradients_of_any_magnitude(recipe, magnitude):
+def test_gradients_of_any_magnitude(recipe):
     layer = built(K, N, recipe=recipe, use_bias=False)
-    x, g = normal(8, K), normal(8, N, seed=1, scale=magnitude)
-    _, dx, (dw,) = pull_back(layer, x, g)
-    truths = g.astype("float64") @ to_numpy(layer.kernel).T, x.T @ g.astype("float64")
-    for result, truth in zip((dx, dw), truths, strict=True):
-        if magnitude > 1e-39:
-            assert relative_error(result, truth) <= 0.13
-        else:
-            assert np.all(np.abs(result) <= 1e-38)
+    kernel = to_numpy(layer.kernel)
+    for magnitude in (0.0, 1e-40, 1e-37, 1e-20, 1e20, 1e30):
+        x, g = normal(8, K), normal(8, N, seed=1, scale=magnitude)
+        _, dx, (dw,) = pull_back(layer, x, g)
+        truths = g.astype("float64") @ kernel.T, x.T @ g.astype("float64")
+        for result, truth in zip((dx, dw), truths, strict=True):
+            if magnitude > 1e-39:
+                assert relative_error(result, truth) <= 0.13, magnitude
+            else:
+                assert np.all(np.abs(result) <= 1e-38), magnitude
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_bad_gradient_stays_visible(recipe, value):
+def test_a_bad_gradient_stays_visible(recipe):
     layer = built(K, N, recipe=recipe, use_bias=False)
-    g = normal(8, N)
-    g[3, 1] = value
-    y, dx, (dw, *_) = pull_back(layer, normal(8, K, seed=1), g, training=True)
-    assert np.isfinite(y).all()
-    assert not np.isfinite(dx[3]).any() and not np.isfinite(dw[:, 1]).any()
-    assert np.isfinite(np.delete(dx, 3, axis=0)).all()
-    assert np.isfinite(np.delete(dw, 1, axis=1)).all()
+    for value in (np.inf, np.nan):
+        g = normal(8, N)
+        g[3, 1] = value
+        y, dx, (dw, *_) = pull_back(layer, normal(8, K, seed=1), g, training=True)
+        assert np.isfinite(y).all()
+        assert not np.isfinite(dx[3]).any() and not np.isfinite(dw[:, 1]).any()
+        assert np.isfinite(np.delete(dx, 3, axis=0)).all()
+        assert np.isfinite(np.delete(dw, 1, axis=1)).all()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

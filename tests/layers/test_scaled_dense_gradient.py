@@ -230,7 +230,7 @@ def test_power_of_two_equivariance_of_training(recipe):
     assert_same(*weights)
 
 
-@pytest.mark.parametrize("recipe", ["float8", "float8_e4m3", "float16"])
+@pytest.mark.parametrize("recipe", ["float8", "float16"])
 def test_power_of_two_equivariance_of_the_products(recipe):
     x, g = normal(8, 12), normal(8, 5, seed=1)
     layer = built(12, 5, use_bias=False, recipe=recipe)
@@ -241,7 +241,7 @@ def test_power_of_two_equivariance_of_the_products(recipe):
     assert_same(scaled[2][0], dw * np.float32(2.0**-10))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["float8", "float8_delayed", "float16"])
 def test_gradients_of_4e_minus_6_reach_layer_0_of_8(recipe):
     x, g = normal(32, 16), normal(32, 16, seed=1, scale=4e-6)
     deep, plain = (
@@ -260,7 +260,7 @@ def test_gradients_of_4e_minus_6_reach_layer_0_of_8(recipe):
     assert 0.9 <= np.linalg.norm(scaled) / np.linalg.norm(truth) <= 1.1
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["float8", "float8_delayed"])
 def test_a_frozen_layer_does_not_stop_its_elders(recipe):
     model = mlp(units=(8, 8, 3), recipe=recipe)
     frozen = model.layers[2]

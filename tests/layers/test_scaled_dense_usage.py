@@ -13,7 +13,6 @@ from tests.helpers import assert_power_of_two, assert_same, relative_error, to_n
 from tests.layers.layer_cases import FORWARD, built, fit, mlp, normal, scale_states
 
 BACKEND = keras.backend.backend()
-RECIPES = ["float8", "float8_delayed"]
 
 
 class Subclassed(keras.Model):
@@ -111,15 +110,12 @@ def subclassed(recipe):
 
 MODELS = [
     (sequential, "float8"),
-    (subclassed, "float8"),
     (subclassed, "float8_delayed"),
-    (shared, "float8"),
     (shared, "float8_delayed"),
     (time_distributed, "float8_delayed"),
     (masked, "float8"),
     (regularized, "float8_delayed"),
     (adapted, "float8_delayed"),
-    (recurrent, "float8"),
     (bidirectional, "float8_delayed"),
 ]
 
@@ -172,7 +168,6 @@ def test_an_rnn_keeps_no_tracer_and_runs_again():
     ("policy", "recipe"),
     [
         ("mixed_bfloat16", "float8"),
-        ("mixed_float16", "float8"),
         ("mixed_float16", "float8_delayed"),
         ("bfloat16", "float16"),
     ],
@@ -195,7 +190,7 @@ def test_training_in_float8_follows_float32():
     x = normal(256, 6)
     y = x @ normal(6, 3, seed=3)
     losses = []
-    for recipe in ("float32", "float8", "float8_delayed", "float16"):
+    for recipe in ("float32", "float8", "float8_delayed"):
         model = mlp(recipe=recipe)
         model.compile(keras.optimizers.Adam(0.02), "mse")
         history = model.fit(x, y, batch_size=32, epochs=4, shuffle=False, verbose=0)
@@ -205,7 +200,7 @@ def test_training_in_float8_follows_float32():
     assert np.all(np.abs(last / last[0] - 1) < 0.05)
 
 
-@pytest.mark.parametrize("recipe", ["float8", "float8_delayed", "float32"])
+@pytest.mark.parametrize("recipe", ["float8", "float32"])
 def test_lora_trains_the_adapters_alone(recipe):
     layer = built(6, 3, recipe=recipe)
     x = normal(8, 6)
@@ -259,8 +254,9 @@ def test_optimizer_options_with_the_default_recipe(options):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="Keras rematerializes on JAX only")
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("mode", ["full", "activations"])
+@pytest.mark.parametrize(
+    ("mode", "recipe"), [("full", "float8"), ("activations", "float8_delayed")]
+)
 def test_remat_gives_the_same_gradients(mode, recipe):
     plain = mlp(recipe=recipe)
     with keras.RematScope(mode=mode):

@@ -1,7 +1,7 @@
 """A GPT on the source of Python's standard library, byte by byte.
 
-"float32" and "bfloat16" are Keras's own numbers; "float8" measures every scale, and
-in "float8-propagated" scales travel with the tensors, and only norms measure.
+"float32" and "bfloat16" are Keras's own numbers; "float8" measures every scale; in
+"float8-propagated" scales travel with the tensors, and only norms measure.
 """
 
 import argparse
@@ -21,14 +21,10 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--precision", choices=PRECISIONS, default="float8-propagated")
 parser.add_argument("--backend", choices=["jax", "tensorflow", "torch"], default="jax")
 parser.add_argument("--state-dtype", default="float32", help="of Adam's moments")
-parser.add_argument("--width", type=int, default=128)
-parser.add_argument("--depth", type=int, default=4)
-parser.add_argument("--heads", type=int, default=4)
-parser.add_argument("--context", type=int, default=64)
-parser.add_argument("--batch", type=int, default=16)
-parser.add_argument("--steps", type=int, default=1000)
 parser.add_argument("--rate", type=float, default=1e-3)
-parser.add_argument("--seed", type=int, default=0)
+SIZES = {"width": 128, "depth": 4, "heads": 4, "context": 64, "batch": 16}
+for name, value in {**SIZES, "steps": 1000, "seed": 0}.items():
+    parser.add_argument(f"--{name}", type=int, default=value)
 
 if __name__ == "__main__":
     os.environ["KERAS_BACKEND"] = parser.parse_args().backend
@@ -51,8 +47,8 @@ def read_text():
 
 def windows(data, count, context, rng):
     """Random stretches of the data, (count, context), and the bytes that follow."""
-    starts = rng.integers(0, len(data) - context - 1, count)
-    rows = data[starts[:, None] + np.arange(context + 1)].astype("int32")
+    starts = rng.integers(0, len(data) - context - 1, (count, 1))
+    rows = data[starts + np.arange(context + 1)].astype("int32")
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -84,9 +80,8 @@ def compiled(args):
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(PRECISIONS[args.precision][2])
     model, warm_up = build(args), args.steps // 10
-    rate = keras.optimizers.schedules.CosineDecay(
-        0.0, args.steps, 0.0, warmup_target=args.rate, warmup_steps=warm_up
-    )
+    schedule = {"warmup_target": args.rate, "warmup_steps": warm_up}
+    rate = keras.optimizers.schedules.CosineDecay(0.0, args.steps, **schedule)
     given = {"state_dtype": args.state_dtype, "global_clipnorm": 1.0}
     optimizer = ks.optimizers.ScaledAdam(rate, beta_2=0.99, **given)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -106,9 +101,8 @@ def train(model, data, args):
         if (step + 1) % tenth == 0:
             print(f"step {step + 1:5}  loss {np.mean(losses[-50:]):.4f}", flush=True)
 
-    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=record)]
-    settings = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
-    model.fit(x, y, batch_size=args.batch, **settings)
+    watch = [keras.callbacks.LambdaCallback(on_train_batch_end=record)]
+    model.fit(x, y, args.batch, verbose=0, shuffle=False, callbacks=watch)
     seconds = (marks[-1] - marks[tenth - 1]) / max(len(marks) - tenth, 1)
     return losses, args.batch * args.context / max(seconds, 1e-9)
 
@@ -134,12 +128,11 @@ def sample(model, prompt, length, args):
 def plot(losses, args):
     """Save the loss of each step, raw and smoothed."""
     path = pathlib.Path("outputs") / f"gpt-{args.precision}-{args.backend}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(losses, color="tab:blue", alpha=0.3, linewidth=0.8, label="each step")
-    width = max(len(losses) // 20, 1)
-    smooth = np.convolve(losses, np.ones(width) / width, "valid")
-    axes.plot(range(width - 1, len(losses)), smooth, label=f"mean of {width}")
+    smooth = np.convolve(losses, np.ones(50) / 50, "valid")
+    axes.plot(range(49, 49 + len(smooth)), smooth, label="mean of 50")
     axes.set(xlabel="step", ylabel="training loss, nats a byte", title=path.stem)
     axes.legend()
     figure.savefig(path, dpi=150)
@@ -152,7 +145,6 @@ if __name__ == "__main__":
     model = compiled(args)
     print(f"{args.precision}, {args.backend}: {model.count_params():,} parameters")
     losses, speed = train(model, text, args)
-    print(f"{speed:,.0f} tokens/s")
-    print(f"held-out loss {held_out_loss(model, held_out, args):.4f}")
-    print(f"sample:\n{sample(model, b'def ', 200, args)}")
-    print(f"picture: {plot(losses, args)}")
+    held_out = held_out_loss(model, held_out, args)
+    print(f"{speed:,.0f} tokens/s, held-out loss {held_out:.4f}")
+    print(f"{sample(model, b'def ', 200, args)}\npicture: {plot(losses, args)}")

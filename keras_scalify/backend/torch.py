@@ -48,12 +48,12 @@ def amax(x):
 
 
 def _masked_amax(x):
-    magnitude = x.float().abs()
-    return torch.where(magnitude <= FLOAT32_MAX, magnitude, 0.0).max()
+    size = x.float().abs()
+    return torch.where(size <= FLOAT32_MAX, size, 0.0).max()
 
 
 def constant(function):
-    """A function that torch.compile calls and does not trace: its result is a constant."""
+    """A function that torch.compile calls untraced: its result is constant."""
 
     @torch.compiler.assume_constant_result
     def marked(*args):
@@ -63,7 +63,7 @@ def constant(function):
 
 
 def _numbers(result):
-    """Dynamo (2.13) cannot ask for the type of a constant, but can for that of a sum."""
+    """Dynamo (2.13) can ask for the type of a sum, not of a constant."""
     if isinstance(result, tuple):
         return tuple([_numbers(r) for r in result])
     return result + 0.0
@@ -141,9 +141,7 @@ def _scaled_mm(equation: Equation, a, b, scales, dtype):
     """The float8 library call: row- times column-major, sizes in multiples of 16."""
     rows, columns = _matrix(a, equation.x, equation), _matrix(b, equation.w, equation)
     wide = dtype if dtype == torch.bfloat16 else torch.float32
-    y = torch._scaled_mm(
-        _pad(rows), _pad(columns).t(), scales[0], scales[1], out_dtype=wide
-    )
+    y = torch._scaled_mm(_pad(rows), _pad(columns).t(), *scales, out_dtype=wide)
     sizes = dict(zip(equation.x + equation.w, a.shape + b.shape, strict=True))
     y = y[: rows.shape[0], : columns.shape[0]]
     y = y.reshape([sizes[c] for c in equation.product])
@@ -179,10 +177,8 @@ def mean_square(x):
     """mean(x**2), a float32 scalar, positive and finite. See scaling.py."""
     x = x.detach()
     if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
-        # One pass where nothing is out of the ordinary.
-        # Not the norm squared, which misses the exact value: 16 must not be 15.999998.
         flat = x.float().reshape(-1)
-        total = torch.dot(flat, flat)
+        total = torch.dot(flat, flat)  # exact where the norm squared gives 15.999998
         if total.isfinite():
             return clip_mean_square(total / x.numel())
     return masked_mean_square(x)
@@ -192,8 +188,7 @@ def transpose(function, shape, cotangent):
     """The transpose of a function linear in a float32 tensor of this shape."""
     with torch.enable_grad():
         zeros = torch.zeros(shape, device=cotangent.device, requires_grad=True)
-        y = function(zeros)
-        return torch.autograd.grad(y, zeros, cotangent.float())[0]
+        return torch.autograd.grad(function(zeros), zeros, cotangent.float())[0]
 
 
 def dense(x):

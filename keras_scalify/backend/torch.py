@@ -152,10 +152,7 @@ def _matrix(tensor, term: str, equation: Equation):
     """An operand as a matrix, free labels by contracted labels."""
     free = [c for c in equation.product if c in term]
     permuted = tensor.permute([term.index(c) for c in [*free, *equation.contracted]])
-    size = 1
-    for length in permuted.shape[: len(free)]:
-        size *= length
-    return permuted.reshape(size, -1)
+    return permuted.reshape(permuted.shape[: len(free)].numel(), -1)
 
 
 def _pad(matrix):

@@ -56,10 +56,10 @@ class ScaledTensor(NamedTuple):
             "ks.ops.add(x, y), or ks.ops.unscale(x) first."
         )
 
-    # A tuple would concatenate and repeat.
-    __add__ = __radd__ = __mul__ = __rmul__ = _no_operator
-    __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __matmul__ = _no_operator
-    __neg__ = __pow__ = _no_operator
+
+# A tuple would concatenate and repeat.
+for _name in ("add", "radd", "mul", "rmul", "sub", "rsub", "truediv", "matmul", "neg"):
+    setattr(ScaledTensor, f"__{_name}__", ScaledTensor._no_operator)
 
 
 def is_scaled(x) -> bool:

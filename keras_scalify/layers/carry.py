@@ -90,7 +90,8 @@ CARRIED = {
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class Carry(ScaledLayer, layers.Wrapper):
-    """A Keras layer that moves or pools entries, applied to the value of a ScaledTensor.
+    """A Keras layer that moves or pools entries, applied to the value of a
+    ScaledTensor.
 
     Args:
         layer: a layer of one of the classes in CARRIED: reshaping, cropping, padding,

@@ -5,7 +5,11 @@ from typing import Any
 from keras import ops
 
 from keras_scalify.layers.scale_state import ScaleState
-from keras_scalify.layers.scaled_layer import ScaledLayer, value_shapes
+from keras_scalify.layers.scaled_layer import (
+    ScaledLayer,
+    dense_inputs,
+    value_shapes,
+)
 from keras_scalify.ops.activations import activate
 from keras_scalify.ops.arithmetic import add
 from keras_scalify.ops.linear import product_square
@@ -23,36 +27,33 @@ class QuantizedKernel(ScaledLayer):
     """Mixin before a Keras layer: the recipe, the scales, and the quantized product.
 
     Given a plain tensor, the layer takes its scales from the recipe and returns a plain
-    tensor. Given a ScaledTensor, it takes them from the mean squares that came along, both
-    ways, measures the kernel alone and returns a ScaledTensor.
+    tensor. Given a ScaledTensor, it takes them from the mean squares that came along,
+    both ways, measures the kernel alone and returns a ScaledTensor.
 
-    With an identity recipe ("float32") the values are those of Keras's layer, bit for bit.
+    With an identity recipe ("float32") the values are Keras's layer's, bit for bit.
 
     Attributes:
         recipe: the Recipe.
         scales: the ScaleState, or None with an identity recipe.
-        input_scale, kernel_scale, gradient_scale: float32 scalar variables, powers of two,
-            changed by training steps only: what the last one used (current), what the next
-            will use (delayed), what every step uses (static). None with an identity
-            recipe; the gradient's also where it is measured inside the step (current): it
-            never leaves the backward pass.
+        input_scale, kernel_scale, gradient_scale: float32 scalar variables, powers of
+            two, changed by training steps only: what the last one used (current), what
+            the next will use (delayed), what every step uses (static). None with an
+            identity recipe; the gradient's also where it is measured inside the step
+            (current): it never leaves the backward pass.
     """
 
     activation: Any
     bias: Any
     dtype_policy: Any
-    lora_alpha: Any
-    lora_enabled: Any
-    lora_rank: Any
 
     def __init__(self, *args, recipe: Any = "float8", **kwargs):
         recipe = get_recipe(recipe)
         super().__init__(*args, **kwargs)
         if self.dtype_policy.quantization_mode is not None:
             raise ValueError(
-                f"`dtype` of {type(self).__qualname__} must be a policy without quantization, "
-                "such as 'float32' or 'mixed_bfloat16': the formats come from `recipe`. "
-                f"Received: dtype={self.dtype_policy.name!r}"
+                f"`dtype` of {type(self).__qualname__} must be a policy without "
+                "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "
+                f"from `recipe`. Received: dtype={self.dtype_policy.name!r}"
             )
         self.recipe: Recipe = recipe
         self.scales: ScaleState | None = None
@@ -61,7 +62,7 @@ class QuantizedKernel(ScaledLayer):
         # The kernel is quantized from its widest copy.
         if not self.recipe.is_identity:
             kwargs.setdefault("autocast", False)
-        return super().add_weight(*args, **kwargs)  # type: ignore[misc]
+        return super().add_weight(*args, **kwargs)
 
     def build(self, input_shape=None):
         input_shape = value_shapes(input_shape)
@@ -74,7 +75,7 @@ class QuantizedKernel(ScaledLayer):
         self.add_scales()
         self.lora_rank = rank
         if rank:
-            self.enable_lora(rank, lora_alpha=self.lora_alpha)  # type: ignore[attr-defined]
+            self.enable_lora(rank, lora_alpha=self.lora_alpha)
 
     def add_scales(self):
         """Create the state of the scales."""
@@ -86,7 +87,7 @@ class QuantizedKernel(ScaledLayer):
         if self.recipe.is_identity:
             x = self.cast_inputs(inputs, floats_only=True)
             return self._exact(x) if scaled else self.stock_call(x)
-        x = self.cast_inputs(_dense(inputs))
+        x = self.cast_inputs(dense_inputs(inputs))
         y = self._propagated(x, training) if scaled else self._measured(x, training)
         if getattr(self, "lora_enabled", False):
             y = add(y, self._adapted(x))
@@ -125,7 +126,7 @@ class QuantizedKernel(ScaledLayer):
     def _exact(self, x: ScaledTensor) -> ScaledTensor:
         """Keras's own layer for the value, the rules for the mean square."""
         value = self.stock_call(x.value)
-        kernel = ops.convert_to_tensor(self.kernel)  # type: ignore[attr-defined]
+        kernel = ops.convert_to_tensor(self.kernel)
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
         if self.bias is not None:
@@ -162,14 +163,14 @@ class QuantizedKernel(ScaledLayer):
     @property
     def kernel_variable(self):
         """The variable that is quantized."""
-        return self._kernel  # type: ignore[attr-defined]
+        return self._kernel
 
     def stock_call(self, x):
         """What Keras's layer computes of a plain tensor."""
-        return super().call(x)  # type: ignore[misc]
+        return super().call(x)
 
     def _adapters(self):
-        return self.lora_kernel_a, self.lora_kernel_b  # type: ignore[attr-defined]
+        return self.lora_kernel_a, self.lora_kernel_b
 
     def product(self, x):
         """The layer's product of a tensor like x and a kernel."""
@@ -184,13 +185,7 @@ class QuantizedKernel(ScaledLayer):
         return bias
 
     def get_config(self):
-        return {**super().get_config(), "recipe": recipe_config(self.recipe)}  # type: ignore[misc]
-
-
-def _dense(inputs):
-    """Inputs that may be sparse as dense ones."""
-    sparse = getattr(inputs, "sparse", False) or not hasattr(inputs, "shape")
-    return ops.convert_to_tensor(inputs, sparse=False) if sparse else inputs
+        return {**super().get_config(), "recipe": recipe_config(self.recipe)}
 
 
 def _scale_property(role: str):

@@ -12,19 +12,19 @@ from keras_scalify.scaling import amax_to_scale
 class ScaleState(keras.layers.Layer):
     """The scales of a layer's three operands, by role.
 
-    A layer of its own, so that its weights lie beside the parent's in a file and not among them:
-    files of the plain and the scaled layer read each other.
+    A layer of its own, so that its weights lie beside the parent's in a file and not
+    among them: files of the plain and the scaled layer read each other.
 
     What it holds, each a float32 scalar unless said otherwise:
 
     | variable | when | what |
     |---|---|---|
-    | {role}_scale | input, kernel; gradient unless current | used last (current), next (else) |
-    | {role}_window | delayed | (window,): largest magnitudes of the last training steps |
-    | gradient_amax | delayed gradient | its "gradient" is amax(g): the way out of backward |
+    | {role}_scale | all, but a current gradient | used last (current), next (else) |
+    | {role}_window | delayed | (window,): amax of the last training steps |
+    | gradient_amax | delayed gradient | its "gradient" is amax(g): the way out |
 
-    An empty window (all 0) measures the tensor at hand: so it is in the first step, and wherever a
-    backend cannot carry state out of a loop.
+    An empty window (all 0) measures the tensor at hand: so it is in the first step, and
+    wherever a backend cannot carry state out of a loop.
     """
 
     def __init__(self, recipe, **kwargs):
@@ -86,7 +86,7 @@ class ScaleState(keras.layers.Layer):
         return ops.where(scale > 0, scale, measured), self._roll(role, window, amax)
 
     def gradient_operand(self):
-        """The gradient's scale, 0 to measure it, the channel for its amax, and the updates."""
+        """The gradient's scale (0: measure), the channel for its amax, the updates."""
         scaling = self.recipe.gradient_scaling
         if scaling == "current":
             return ops.zeros((), "float32"), None, ()
@@ -122,9 +122,10 @@ class ScaleState(keras.layers.Layer):
             store[variable.name] = variable
 
     def load_own_variables(self, store):
-        """Load what the file has: a plain layer's file has nothing, another window the end of it."""
+        """Load what the file has; of a longer window its end."""
+        saved = set(store.keys())
         for variable in self.weights:
-            if variable.name not in store.keys():
+            if variable.name not in saved:
                 continue
             value = store[variable.name][()]
             if value.ndim:

@@ -11,7 +11,8 @@ from keras_scalify.scaled_tensor import is_scaled
 class ScaledActivation(ScaledLayer, keras.layers.Activation):
     """An activation of a plain tensor or a ScaledTensor.
 
-    A keras.layers.Activation. The mean square of the result is its Gaussian expectation.
+    A keras.layers.Activation. The mean square of the result is its Gaussian
+    expectation.
 
     Args:
         activation: a name or a function of keras.activations that has a rule in RULES.

@@ -37,7 +37,7 @@ class QuantizedAttention(ScaledLayer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
-        super(ScaledLayer, self).build(*shapes)  # type: ignore[misc]
+        super(ScaledLayer, self).build(*shapes)
         for name in PROJECTIONS:
             projection = getattr(self, f"_{name}_dense", None)
             if projection is not None:
@@ -46,7 +46,7 @@ class QuantizedAttention(ScaledLayer):
     def compute_output_spec(self, query, value, key=None, **kwargs):
         scaled = self.takes_scaled(query, value, key)
         values = (t[0] if is_scaled(t) else t for t in (query, value, key))
-        output = super(ScaledLayer, self).compute_output_spec(*values, **kwargs)  # type: ignore[misc]
+        output = super(ScaledLayer, self).compute_output_spec(*values, **kwargs)
         if not scaled:
             return output
         if isinstance(output, tuple):
@@ -60,7 +60,7 @@ class QuantizedAttention(ScaledLayer):
         narrow = backend.attention_dtype(self.compute_dtype) == self.compute_dtype
         if not scaled and not self.scaled_attention and narrow:
             scores = {"return_attention_scores": return_attention_scores}
-            return super().call(query, value, key, **scores, **kwargs)  # type: ignore[misc]
+            return super().call(query, value, key, **scores, **kwargs)
         output, weights = self._attended(
             query, value, key, return_attention_scores, **kwargs
         )
@@ -69,7 +69,7 @@ class QuantizedAttention(ScaledLayer):
     def _attended(self, query, value, key, needs_weights, **kwargs):
         """Projections, attention and the projection of its output."""
         mask, causal = self._mask(query, value, **kwargs)
-        gate = self._gate_dense(query) if self._has_gate() else None  # type: ignore[attr-defined]
+        gate = self._gate_dense(query) if self._has_gate() else None
         scaled = is_scaled(query)
         query, key, value = self._projected(query, key, value)
         if not scaled:  # measured here, and not needed by Keras's attention
@@ -82,13 +82,13 @@ class QuantizedAttention(ScaledLayer):
         output = output if scaled else unscale(output)
         if gate is not None:
             output = multiply(output, gate)
-        return self._output_dense(output), weights  # type: ignore[attr-defined]
+        return self._output_dense(output), weights
 
     def _fused(self, query, key, value, mask, causal, training, needs_weights):
         """Keras's attention for the value, the rule for the mean square."""
         kwargs = self.attention_arguments(needs_weights)
         dtype = backend.attention_dtype(self.compute_dtype)
-        output, weights = self._compute_attention(  # type: ignore[attr-defined]
+        output, weights = self._compute_attention(
             *(ops.cast(t.value, dtype) for t in (query, key, value)),
             attention_mask=mask,
             training=training,
@@ -104,15 +104,15 @@ class QuantizedAttention(ScaledLayer):
         """Scores and values in the recipe's formats, softmax in the compute dtype."""
         query = multiply(query, self.inverse_root())
         operands = self.score_operands(query, key)
-        scores = einsum(self._dot_product_equation, *operands, self.recipe)  # type: ignore[attr-defined]
+        scores = einsum(self._dot_product_equation, *operands, self.recipe)
         size = effective_size(self._keys(key.value), causal)
         if causal and mask is None:
-            mask = self._compute_causal_mask(query.value, value.value)  # type: ignore[attr-defined]
-        weights = self._masked_softmax(scores.value, mask)  # type: ignore[attr-defined]
-        dropped = self._dropout_layer(weights, training=training)  # type: ignore[attr-defined]
+            mask = self._compute_causal_mask(query.value, value.value)
+        weights = self._masked_softmax(scores.value, mask)
+        dropped = self._dropout_layer(weights, training=training)
         square = weights_square(scores.mean_square, size)
         p = ScaledTensor(dropped, square)
-        output = einsum(self._combine_equation, p, value, self.recipe)  # type: ignore[attr-defined]
+        output = einsum(self._combine_equation, p, value, self.recipe)
         return output, weights
 
     def _mask(
@@ -126,7 +126,7 @@ class QuantizedAttention(ScaledLayer):
         use_causal_mask=False,
         training=None,
     ):
-        """The mask of all masks, None if there is none but the causal one; and if causal."""
+        """The mask of all masks (None: at most the causal one), and if causal."""
         masks = {
             "query_mask": _first(query_mask),
             "value_mask": _first(value_mask),
@@ -136,13 +136,13 @@ class QuantizedAttention(ScaledLayer):
         query, value = (t.value if is_scaled(t) else t for t in (query, value))
         if all(m is None for m in masks.values()) and self.window() is None:
             return None, use_causal_mask
-        mask = self._compute_attention_mask(  # type: ignore[attr-defined]
+        mask = self._compute_attention_mask(
             query, value, **masks, use_causal_mask=use_causal_mask
         )
         return mask, use_causal_mask
 
     def _projected(self, query, key, value):
-        dense = self._query_dense, self._key_dense, self._value_dense  # type: ignore[attr-defined]
+        dense = self._query_dense, self._key_dense, self._value_dense
         return tuple(d(t) for d, t in zip(dense, (query, key, value), strict=True))
 
     def _has_gate(self):
@@ -173,7 +173,7 @@ class QuantizedAttention(ScaledLayer):
             "recipe": recipe_config(self.recipe),
             "scaled_attention": self.scaled_attention,
         }
-        return {**super().get_config(), **config}  # type: ignore[misc]
+        return {**super().get_config(), **config}
 
 
 def _first(mask):

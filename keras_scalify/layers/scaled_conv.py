@@ -18,14 +18,14 @@ class QuantizedConv(QuantizedKernel):
 
     def product(self, x):
         return ConvProduct(
-            self.convolution_op,  # type: ignore[attr-defined]
+            self.convolution_op,
             tuple(self.kernel_size),
             tuple(self.strides),
             self.groups,
         )
 
     def adapt(self, x, a, b):
-        return self.convolution_op(x, ops.matmul(a, b))  # type: ignore[attr-defined]
+        return self.convolution_op(x, ops.matmul(a, b))
 
     def broadcast_bias(self, bias):
         if self.data_format == "channels_last":

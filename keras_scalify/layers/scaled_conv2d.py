@@ -9,7 +9,8 @@ from keras_scalify.layers.scaled_conv import QuantizedConv
 class ScaledConv2D(QuantizedConv, keras.layers.Conv2D):
     """`y = activation(conv(q(x), q(kernel)) + bias)`. See ScaledDense.
 
-    A keras.layers.Conv2D with its operands on a recipe's grid. The convolution itself runs
+    A keras.layers.Conv2D with its operands on a recipe's grid. The convolution itself
+    runs
     in a wider dtype, which holds them exactly: no backend has a float8 one.
 
     Args:

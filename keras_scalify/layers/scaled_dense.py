@@ -17,18 +17,19 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
     """`y = activation(q(x) @ q(kernel) + bias)`, q quantizing to the recipe's formats.
 
     A keras.layers.Dense with its matmul, and both matmuls of its gradient, in low
-    precision: each operand is divided by a power of two, clipped and rounded to its format,
-    once a step. Products are summed in float32. Bias and activation are computed in the
-    compute dtype.
+    precision: each operand is divided by a power of two, clipped and rounded to its
+    format, once a step. Products are summed in float32. Bias and activation are
+    computed in the compute dtype.
 
     Args:
         units: positive integer, size N of the output.
-        recipe: a name in RECIPES, a Recipe or its config dict. Default "float8": e4m3 for x
-            and kernel, e5m2 for the gradient, scales measured in the step. "float32" is
-            keras.layers.Dense exactly.
+        recipe: a name in RECIPES, a Recipe or its config dict. Default "float8": e4m3
+            for x and kernel, e5m2 for the gradient, scales measured in the step.
+            "float32" is keras.layers.Dense exactly.
         **kwargs: every other argument of keras.layers.Dense.
 
-    Input: float tensor (..., K), any leading dimensions, also empty; other dtypes are cast.
+    Input: float tensor (..., K), any leading dimensions, also empty; other dtypes are
+        cast.
         Or a ScaledTensor of one: then nothing is measured but the kernel.
     Output: (..., N) in the compute dtype; a ScaledTensor if the input was.
 
@@ -43,8 +44,8 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
     >>> tuple(layer(np.ones((2, 3), "float32")).shape)
     (2, 4)
 
-    Reference: Balança et al., "Scalify: scale propagation for efficient low-precision LLM
-    training" (2024), algorithm 6.
+    Reference: Balança et al., "Scalify: scale propagation for efficient low-precision
+    LLM training" (2024), algorithm 6.
     """
 
     def __init__(self, units, *args, recipe: Any = "float8", **kwargs):

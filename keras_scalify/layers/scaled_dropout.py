@@ -9,7 +9,8 @@ from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class ScaledDropout(ScaledLayer, keras.layers.Dropout):
-    """Dropout of a plain tensor or a ScaledTensor: its mean square grows by 1 / (1 - rate).
+    """Dropout of a plain tensor or a ScaledTensor: its mean square grows by 1 / (1 -
+    rate).
 
     A keras.layers.Dropout.
 

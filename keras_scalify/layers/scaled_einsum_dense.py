@@ -17,8 +17,9 @@ class ScaledEinsumDense(QuantizedKernel, keras.layers.EinsumDense):
     A keras.layers.EinsumDense in a recipe's formats.
 
     Args:
-        *args, **kwargs: those of keras.layers.EinsumDense. Every label of `equation` must
-            stand in two of its three terms; an ellipsis stands for leading dimensions.
+        *args, **kwargs: those of keras.layers.EinsumDense. Every label of `equation`
+            must stand in two of its three terms; an ellipsis stands for leading
+            dimensions.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
 
     Raises:

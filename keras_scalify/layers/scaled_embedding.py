@@ -26,7 +26,8 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
             table, which is measured. Default False.
 
     Call: `layer(ids)`, int tensor (...) to (..., output_dim);
-        `layer(x, reverse=True)`, (..., output_dim), plain or scaled, to (..., input_dim).
+        `layer(x, reverse=True)`, (..., output_dim), plain or scaled, to (...,
+        input_dim).
 
     Raises:
         ValueError: an unknown recipe; what Embedding raises.

@@ -11,10 +11,12 @@ from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 
 class ScaledLayer:
-    """Mixin before a Keras layer: what Keras asks about inputs is answered for the values.
+    """Mixin before a Keras layer: what Keras asks about inputs is answered for the
+    values.
 
-    The layer is given plain tensors, or ScaledTensors (or plain pairs, after a reload), or
-    lists of either; Keras's shape inference, checks and building see the values alone.
+    The layer is given plain tensors, or ScaledTensors (or plain pairs, after a reload),
+    or lists of either; Keras's shape inference, checks and building see the values
+    alone.
     """
 
     compute_dtype: Any
@@ -27,23 +29,23 @@ class ScaledLayer:
 
     def __call__(self, *args, **kwargs):
         args = keras.tree.map_structure(_as_tensor, args)
-        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return super().__call__(*args, **kwargs)
 
     def _assert_input_compatibility(self, first):
         # Keras would count a ScaledTensor as two inputs.
-        super()._assert_input_compatibility(_values(first))  # type: ignore[misc]
+        super()._assert_input_compatibility(_values(first))
 
     def build(self, input_shape):
-        super().build(value_shapes(input_shape))  # type: ignore[misc]
+        super().build(value_shapes(input_shape))
 
     def compute_output_spec(self, inputs, *args, **kwargs):
-        spec = super().compute_output_spec  # type: ignore[misc]
+        spec = super().compute_output_spec
         output = spec(_values(inputs), *args, **kwargs)
         return as_output(output) if self.takes_scaled(inputs) else output
 
     def compute_mask(self, inputs, previous_mask):
         masks = _value_masks(inputs, previous_mask)
-        return super().compute_mask(_values(inputs), masks)  # type: ignore[misc]
+        return super().compute_mask(_values(inputs), masks)
 
     def takes_scaled(self, *inputs) -> bool:
         """Whether the inputs are scaled (or plain).
@@ -102,3 +104,9 @@ def value_shapes(shape):
 def as_output(spec) -> ScaledTensor:
     """The symbolic ScaledTensor whose value has this spec."""
     return ScaledTensor(spec, keras.KerasTensor((), dtype="float32"))
+
+
+def dense_inputs(inputs):
+    """Inputs that may be sparse as dense ones."""
+    sparse = getattr(inputs, "sparse", False) or not hasattr(inputs, "shape")
+    return ops.convert_to_tensor(inputs, sparse=False) if sparse else inputs

@@ -12,9 +12,9 @@ from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 class ScaledLayerNormalization(ScaledLayer, keras.layers.LayerNormalization):
     """`gamma (x - mean) / std + beta`, of a plain tensor or a ScaledTensor.
 
-    A keras.layers.LayerNormalization. The mean square of the result is gamma's and beta's;
-    the gradient of x is measured on its way back, so that the drift of the predicted mean
-    squares stays within one block.
+    A keras.layers.LayerNormalization. The mean square of the result is gamma's and
+    beta's; the gradient of x is measured on its way back, so that the drift of the
+    predicted mean squares stays within one block.
 
     Args:
         **kwargs: those of keras.layers.LayerNormalization.

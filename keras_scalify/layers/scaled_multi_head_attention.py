@@ -9,8 +9,8 @@ from keras_scalify.layers.scaled_attention import QuantizedAttention
 class ScaledMultiHeadAttention(QuantizedAttention, keras.layers.MultiHeadAttention):
     """Multi-head attention with its projections in a recipe's formats.
 
-    A keras.layers.MultiHeadAttention, of plain tensors or ScaledTensors. Scores and values
-    stay in the compute dtype, where fused attention is available.
+    A keras.layers.MultiHeadAttention, of plain tensors or ScaledTensors. Scores and
+    values stay in the compute dtype, where fused attention is available.
 
     Args:
         *args, **kwargs: those of keras.layers.MultiHeadAttention.

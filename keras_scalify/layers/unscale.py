@@ -9,7 +9,8 @@ from keras_scalify.scaled_tensor import is_scaled
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class Unscale(ScaledLayer, keras.layers.Layer):
-    """The value of a ScaledTensor. Backward, its gradient is measured. See ks.ops.unscale.
+    """The value of a ScaledTensor. Backward, its gradient is measured. See
+    ks.ops.unscale.
 
     Example:
 

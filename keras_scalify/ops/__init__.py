@@ -1,7 +1,7 @@
 """Ops on plain tensors and ScaledTensors, named as in keras.ops.
 
-`RULES` holds a row for every op that takes a ScaledTensor. An op without a rule raises an
-AttributeError that says to `unscale` first.
+`RULES` holds a row for every op that takes a ScaledTensor. An op without a rule raises
+an AttributeError that says to `unscale` first.
 """
 
 import keras as _keras

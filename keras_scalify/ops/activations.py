@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -45,8 +46,9 @@ def _elu(z, alpha=1.0):
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
-# Name in Keras: the function on numpy arrays, arguments named and defaulted as in keras.ops.
-CURVES = {
+# Name in Keras: the function on numpy arrays, arguments named and defaulted as in
+# keras.ops.
+CURVES: dict[str, Callable] = {
     "celu": lambda z, alpha=1.0: np.where(z > 0, z, alpha * _elu(z / alpha)),
     "elu": _elu,
     "gelu": _gelu,
@@ -83,7 +85,7 @@ SYNONYMS = {"swish": "silu", "hard_swish": "hard_silu"}
 
 
 # Those that scale with their argument: E[f(z)**2] / E[z**2], which is E[f'(z)**2] too.
-HOMOGENEOUS = {
+HOMOGENEOUS: dict[str, Callable] = {
     "relu": lambda: 0.5,
     "leaky_relu": lambda negative_slope=0.2: (1 + negative_slope**2) / 2,
 }

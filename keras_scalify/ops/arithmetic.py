@@ -76,7 +76,7 @@ def negative(x):
     "half from each; beside a number x counts alone, whatever the number: a, h",
 )
 def where(condition, x1=None, x2=None):
-    """x1 where the condition holds, else x2. A number, also -inf or 1e9, spoils no scale."""
+    """x1 where the condition holds, else x2. A number, also -inf, spoils no scale."""
     value = ops.where(condition, _value(x1), _value(x2))
     if is_scaled(x1) and is_scaled(x2):
         return ScaledTensor(value, (x1.mean_square + x2.mean_square) / 2)

@@ -34,9 +34,9 @@ def weights_square(scores, size):
 def attention_square(query, key, value, size):
     """The mean square of `softmax(q k / sqrt(d)) v` with independent q, k, v.
 
-    The scores have mean square q k. With P = n E[p**2], between 1/n (all keys alike) and 1
-    (one key alone), and D = n E[p**2 (1 - 2 p + sum(p**2))], the result has P v, and the
-    gradients have D h v k of q, D h v q of k, and P h of v.
+    The scores have mean square q k. With P = n E[p**2], between 1/n (all keys alike)
+    and 1 (one key alone), and D = n E[p**2 (1 - 2 p + sum(p**2))], the result has P v,
+    and the gradients have D h v k of q, D h v q of k, and P h of v.
 
     Args:
         query, key, value: float32 scalars, the mean squares of the projections.

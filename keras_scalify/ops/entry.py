@@ -1,4 +1,4 @@
-"""Where a tensor enters and leaves the scale path, and where it is measured on the way."""
+"""Where a tensor enters and leaves the scale path, and is measured on the way."""
 
 from keras import ops
 
@@ -18,8 +18,8 @@ def scale(x):
         x: float tensor, any shape. A ScaledTensor is returned as it is.
 
     Returns:
-        ScaledTensor. The gradient of its value is the gradient of x; that of its mean square
-        is dropped.
+        ScaledTensor. The gradient of its value is the gradient of x; that of its mean
+        square is dropped.
 
     Example:
 
@@ -35,7 +35,8 @@ def scale(x):
 
 
 def unscale(x):
-    """The value of a ScaledTensor. Backward, the mean square of its gradient is measured.
+    """The value of a ScaledTensor. Backward, the mean square of its gradient is
+    measured.
 
     Args:
         x: ScaledTensor. A plain tensor is returned as it is.

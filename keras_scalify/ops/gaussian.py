@@ -13,8 +13,8 @@ from keras import ops
 
 from keras_scalify import backend
 
-# Tables hold log2 of an expectation for log2 of the standard deviation, at half powers of
-# two from 2**-16 to 2**16. Beyond, the last two entries go on: a power law.
+# Tables hold log2 of an expectation for log2 of the standard deviation, at half powers
+# of two from 2**-16 to 2**16. Beyond, the last two entries go on: a power law.
 _LOG2_SIGMA = np.arange(-16.0, 16.01, 0.5)
 _FLOOR = 2.0**-126
 Table = tuple[float, ...]  # no array: torch.compile takes numbers as constants
@@ -24,10 +24,10 @@ Table = tuple[float, ...]  # no array: torch.compile takes numbers as constants
 def moments(function: Callable) -> tuple[Table, Table]:
     """Tables of log2 E[f(z)**2] and log2 E[f'(z)**2], z Gaussian with mean 0.
 
-    The integration points are spaced like sinh: densely near 0, where functions bend, and
-    as far as 10 standard deviations.
+    The integration points are spaced like sinh: densely near 0, where functions bend,
+    and as far as 10 standard deviations.
     """
-    tables = [], []
+    tables: tuple[list, list] = [], []
     for log2_sigma in _LOG2_SIGMA:
         sigma = 2.0**log2_sigma
         s = np.linspace(-np.arcsinh(10 * sigma), np.arcsinh(10 * sigma), 4001)
@@ -97,7 +97,7 @@ def softmax_moments(size: int) -> tuple[Table, Table]:
     With S the sum of all exponentials, `1 / S**k` is the integral over t > 0 of
     `t**(k - 1) e**(-t S) / (k - 1)!`, in which the logits are independent.
     """
-    tables = [], []
+    tables: tuple[list, list] = [], []
     for log2_sigma in np.arange(SOFTMAX_FIRST, 4.01, 0.5):
         log_t, others, power = _softmax_integrands(2.0**log2_sigma, size)
         one, two = others ** (size - 1), others ** (size - 2)

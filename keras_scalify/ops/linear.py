@@ -6,8 +6,8 @@ from typing import Any
 from keras import ops
 
 from keras_scalify.equations import parse
-from keras_scalify.ops.propagation import propagate, scaled_op
 from keras_scalify.ops.products import EinsumProduct
+from keras_scalify.ops.propagation import propagate, scaled_op
 from keras_scalify.ops.quantized_product import propagated_product
 from keras_scalify.recipes import get_recipe
 from keras_scalify.scaled_tensor import ScaledTensor
@@ -60,7 +60,8 @@ def einsum(equation, x1, x2, recipe: Any = "float8"):
 def matmul(x1, x2, recipe: Any = "float8"):
     """keras.ops.matmul, quantized by a recipe; plain operands are not.
 
-    Shapes (..., M, K) and (K, N), or (..., M, K) and (..., K, N) with equal leading sizes.
+    Shapes (..., M, K) and (K, N), or (..., M, K) and (..., K, N) with equal leading
+    sizes.
     """
     recipe = get_recipe(recipe)
     if recipe.is_identity:
@@ -74,7 +75,8 @@ def _equation(x1, x2):
     ranks = len(x1.shape), len(x2.shape)
     if ranks[0] < 2 or ranks[1] not in (2, ranks[0]):
         raise ValueError(
-            "matmul has a rule for shapes (..., M, K) and (K, N) or (..., K, N). Received: "
+            "matmul has a rule for shapes (..., M, K) and (K, N) or (..., K, N). "
+            "Received: "
             f"x1.shape={tuple(x1.shape)}, x2.shape={tuple(x2.shape)}"
         )
     leading = string.ascii_uppercase[: ranks[0] - 2]

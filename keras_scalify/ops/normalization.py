@@ -16,7 +16,8 @@ from keras_scalify.scaling import clip_mean_square
 def softmax_square(square, size):
     """E[p**2] of the softmax of `size` Gaussian logits of a mean square.
 
-    A dynamic size has no table: min(e**x / n**2, 1 / n), the limits of small and large x.
+    A dynamic size has no table: min(e**x / n**2, 1 / n), the limits of small and large
+        x.
     """
     if isinstance(size, int):
         table, _ = softmax_moments(max(size, 2))

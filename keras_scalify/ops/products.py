@@ -36,7 +36,8 @@ class EinsumProduct:
 
 @dataclasses.dataclass(frozen=True)
 class ConvProduct:
-    """`y = convolve(x, w)`, channels last in w, and its two gradients by its transposes.
+    """`y = convolve(x, w)`, channels last in w, and its two gradients by its
+    transposes.
 
     No backend has a float8 convolution for every stride and padding: the operands are
     widened to the compute dtype, which holds them exactly.
@@ -45,7 +46,8 @@ class ConvProduct:
         convolve: function of x and w, linear in each.
         window: sizes of the kernel's window.
         strides: one for each of them.
-        groups: in which the channels are contracted; None: each channel alone (depthwise).
+        groups: in which the channels are contracted; None: each channel alone
+            (depthwise).
     """
 
     convolve: Callable

@@ -1,8 +1,8 @@
 """The two halves that every rule is made of, and the table of all rules.
 
-The value path is an ordinary Keras op with its own autodiff. The scale path is a parallel
-network of float32 scalars. They touch where a tensor is measured, in a quantized product,
-and nowhere else.
+The value path is an ordinary Keras op with its own autodiff. The scale path is a
+parallel network of float32 scalars. They touch where a tensor is measured, in a
+quantized product, and nowhere else.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ class Rule:
     """One row of RULES.
 
     Attributes:
-        forward: mean square of the result, in words or a formula of those of the operands.
+        forward: mean square of the result, in words or a formula of those of the
+            operands.
         backward: mean square of each operand's gradient, h that of the result's.
         note: what the rule assumes, where it is not exact for independent Gaussians.
     """
@@ -38,12 +39,13 @@ RULES: dict[str, Rule] = {}
 def scaled_op(operands: str, forward: str, backward: str, note: str = "", plain=None):
     """Make a function of ScaledTensors an op: named in RULES, type in, type out.
 
-    Given plain operands the op is the one of the same name in keras.ops (or `plain`). A mix
-    of plain and scaled operands raises a ValueError. Python numbers and None are no operands.
+    Given plain operands the op is the one of the same name in keras.ops (or `plain`). A
+    mix of plain and scaled operands raises a ValueError. Python numbers and None are no
+    operands.
 
     Args:
-        operands: names of the function's tensor arguments, separated by blanks; each may
-            hold a list of tensors.
+        operands: names of the function's tensor arguments, separated by blanks; each
+            may hold a list of tensors.
         forward, backward, note: the row of RULES.
     """
 
@@ -87,8 +89,8 @@ def all_scaled(name: str, operands: dict) -> bool:
         plain = [k for k, v in kinds.items() if not v]
         raise ValueError(
             f"{name} takes tensors that are all scaled or all plain. Received: "
-            f"{', '.join(scaled)} scaled, {', '.join(plain)} plain. Use ks.ops.scale or "
-            "ks.ops.unscale on one side."
+            f"{', '.join(scaled)} scaled, {', '.join(plain)} plain. Use ks.ops.scale "
+            "or ks.ops.unscale on one side."
         )
     return any(kinds.values())
 
@@ -99,8 +101,8 @@ def refuse_symbolic(name: str, operands: dict) -> None:
         if isinstance(x, keras.KerasTensor):
             raise ValueError(
                 f"keras_scalify.ops.{name} does not take symbolic ScaledTensors. In a "
-                "functional model use the layer of that name, or call the op inside the "
-                "call of a layer of your own."
+                "functional model use the layer of that name, or call the op inside "
+                "the call of a layer of your own."
             )
 
 
@@ -133,7 +135,7 @@ def propagate(forward: Callable, backward: Callable, *mean_squares):
 
 
 def times(x, forward: float, backward: float | None = None):
-    """`forward * x`, with gradient `backward * h` (default: the derivative, forward)."""
+    """`forward * x`, with gradient `backward * h` (default: the derivative)."""
     if backward is None or backward == forward:
         return x if forward == 1 else clip_mean_square(x * forward)
     return propagate(lambda x: x * forward, lambda h, x: (h * backward,), x)

@@ -15,11 +15,12 @@ def quantize(x, format: str = "float8_e4m3fn", scale=None):
     Args:
         x: float tensor, any shape.
         format: a name in FORMATS. Default "float8_e4m3fn".
-        scale: float32 scalar, a power of two. Default: the smallest with `amax(x) / scale <= max`.
+        scale: float32 scalar, a power of two. Default: the smallest with `amax(x) /
+            scale <= max`.
 
     Returns:
-        (data, scale): data of x's shape in the format's dtype, scale a float32 scalar. NaN stays
-        NaN, an infinity stays one or becomes NaN in a format without.
+        (data, scale): data of x's shape in the format's dtype, scale a float32 scalar.
+        NaN stays NaN, an infinity stays one or becomes NaN in a format without.
 
     Raises:
         ValueError: an unknown format.
@@ -60,12 +61,14 @@ def dequantize(data, scale, dtype: str = "float32"):
 
 
 def qdq(x, format: str = "float8_e4m3fn", scale=None):
-    """`dequantize(quantize(x))`: what a matmul in this format sees of x. The gradient passes as is.
+    """`dequantize(quantize(x))`: what a matmul in this format sees of x. The gradient
+    passes as is.
 
     Args:
         x: float tensor, any shape.
         format: a name in FORMATS. Default "float8_e4m3fn".
-        scale: float32 scalar, a power of two. Default: the smallest with `amax(x) / scale <= max`.
+        scale: float32 scalar, a power of two. Default: the smallest with `amax(x) /
+            scale <= max`.
 
     Returns:
         tensor of x's shape and dtype.

@@ -16,15 +16,16 @@ from keras_scalify.scaling import (
 def quantized_product(product, x, w, scales, g_scale, g_amax, recipe: Recipe):
     """`y = product(q(x), q(w))`, with `dx` and `dw` from q(g) and the same q(x), q(w).
 
-    q(t) is t divided by its scale, clipped and rounded to its role's format, each operand
-    once. The backward pass keeps q(x) and q(w) and nothing else.
+    q(t) is t divided by its scale, clipped and rounded to its role's format, each
+    operand once. The backward pass keeps q(x) and q(w) and nothing else.
 
     Args:
         product: EinsumProduct or ConvProduct.
         x: compute dtype. The dtype of y and dx.
         w: the widest copy there is; dw has its dtype.
         scales: of x and w, float32 scalars, powers of two.
-        g_scale: float32 scalar: the scale of g, or 0 to measure it in the backward pass.
+        g_scale: float32 scalar: the scale of g, or 0 to measure it in the backward
+            pass.
         g_amax: float32 scalar, whose value is ignored and whose gradient is amax(g), or
             None.
         recipe: the formats of the three roles.
@@ -51,10 +52,11 @@ def quantized_product(product, x, w, scales, g_scale, g_amax, recipe: Recipe):
 
 
 def propagated_product(product, x: ScaledTensor, w: ScaledTensor, recipe: Recipe):
-    """The same, with every scale from a mean square that came along: nothing is measured.
+    """The same, with every scale from a mean square that came along: nothing is
+    measured.
 
-    The mean square of y is K x w; those of dx and dw are N w h and M x h, with K, N, M the
-    number of terms that each entry of y, dx, dw sums and h the mean square of g.
+    The mean square of y is K x w; those of dx and dw are N w h and M x h, with K, N, M
+    the number of terms that each entry of y, dx, dw sums and h the mean square of g.
 
     Returns:
         ScaledTensor.

@@ -34,12 +34,12 @@ KEEPING_OPS = {name: _keeping(name) for name in _KEEPING}
 
 
 def entries(shape) -> float:
-    """Entries of a shape, a dynamic size counted as 1: for ratios in which it cancels."""
+    """Entries of a shape, a dynamic size counted as 1: for ratios."""
     return float(math.prod(s if isinstance(s, int) and s else 1 for s in shape))
 
 
 def resized(x, value, forward: float = 1.0, backward: float = 1.0) -> ScaledTensor:
-    """A ScaledTensor of a value made of x, its mean square and its gradient's by factors."""
+    """A ScaledTensor of a value made of x: mean square and gradient's by factors."""
     return ScaledTensor(value, times(x.mean_square, forward, backward))
 
 

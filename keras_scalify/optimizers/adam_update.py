@@ -26,16 +26,16 @@ class AdamUpdate(ScaledState):
         if self.built:
             return
         if self._is_stock:
-            super().build(variables)  # type: ignore[misc]
+            super().build(variables)
             return
         # Adam.build would add its own slots: what every optimizer has is above it.
-        super(keras.optimizers.Adam, self).build(variables)  # type: ignore[misc]
-        hats = ["velocity_hat_root"] if self.amsgrad else []  # type: ignore[attr-defined]
+        super(keras.optimizers.Adam, self).build(variables)
+        hats = ["velocity_hat_root"] if self.amsgrad else []
         self.build_slots(variables, ["momentum", "velocity_root", *hats])
 
     def update_step(self, gradient, variable, learning_rate):
         if self._is_stock:
-            super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
+            super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
         g = ops.cast(ops.convert_to_tensor(gradient), "float32")

@@ -77,7 +77,7 @@ class ScaledState:
     def apply(self, grads, trainable_variables=None):
         if not self._is_stock:
             grads = [g if g is None else backend.dense(g) for g in grads]
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        super().apply(grads, trainable_variables)
 
     def random_bits(self, variable, index: int):
         """32 random bits an element, of this step."""
@@ -89,14 +89,14 @@ class ScaledState:
         dtype = standardize_dtype(variable.dtype)
         row = FORMATS.get(dtype)
         if row is None or row.is_identity:
-            self.assign_sub(variable, ops.cast(step, dtype))  # type: ignore[attr-defined]
+            self.assign_sub(variable, ops.cast(step, dtype))
             return
         moved = ops.cast(ops.convert_to_tensor(variable), "float32") - step
         rounded = stochastic_round(moved, row, mix(bits))
-        self.assign(variable, ops.cast(rounded, dtype))  # type: ignore[attr-defined]
+        self.assign(variable, ops.cast(rounded, dtype))
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()  # type: ignore[misc]
+        config = super().get_config()
         own = {
             "state_dtype": self.state_dtype,
             "seed": self.seed,

@@ -44,19 +44,12 @@ class QuantizedKernel(ScaledLayer):
 
     activation: Any
     bias: Any
-    dtype_policy: Any
 
     def __init__(self, *args, recipe: Any = "float8", **kwargs):
-        recipe = get_recipe(recipe)
-        super().__init__(*args, **kwargs)
-        if self.dtype_policy.quantization_mode is not None:
-            raise ValueError(
-                f"`dtype` of {type(self).__qualname__} must be a policy without "
-                "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "
-                f"from `recipe`. Received: dtype={self.dtype_policy.name!r}"
-            )
-        self.recipe: Recipe = recipe
+        # Keras's embedding builds itself in its constructor if it is given weights.
+        self.recipe: Recipe = get_recipe(recipe)
         self.scales: ScaleState | None = None
+        super().__init__(*args, **kwargs)
 
     def add_weight(self, *args, **kwargs):
         # The kernel is quantized from its widest copy.
@@ -116,8 +109,10 @@ class QuantizedKernel(ScaledLayer):
             self.scales.record(
                 (getattr(self.scales, f"{role}_scale"), self._scale_of(role, t))
                 for role, t in (("input", x), ("kernel", w))
+                if self.recipe.scaling(role) == "current"
             )
-        return propagated_product(self.product(x.value), x, w, self.recipe)
+        y = propagated_product(self.product(x.value), x, w, self.recipe)
+        return ScaledTensor(y.value, self.scales.without_amax(y.mean_square))
 
     def _scale_of(self, role, tensor: ScaledTensor):
         square = ops.stop_gradient(tensor.mean_square)

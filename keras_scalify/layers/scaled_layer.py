@@ -20,15 +20,22 @@ class ScaledLayer:
     """
 
     compute_dtype: Any
+    dtype_policy: Any
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        if self.dtype_policy.quantization_mode is not None:
+            raise ValueError(
+                f"`dtype` of {type(self).__qualname__} must be a policy without "
+                "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "
+                f"from `recipe`. Received: dtype={self.dtype_policy.name!r}"
+            )
         # Keras would cast every float tensor it finds, the mean squares too: each layer
         # casts the values it computes with.
         self._convert_input_args = False
 
     def __call__(self, *args, **kwargs):
-        args = keras.tree.map_structure(_as_tensor, args)
+        args, kwargs = keras.tree.map_structure(_as_tensor, (args, kwargs))
         return super().__call__(*args, **kwargs)
 
     def _assert_input_compatibility(self, first):
@@ -44,8 +51,12 @@ class ScaledLayer:
         return as_output(output) if self.takes_scaled(inputs) else output
 
     def compute_mask(self, inputs, previous_mask):
-        masks = _value_masks(inputs, previous_mask)
+        masks = value_masks(inputs, previous_mask)
         return super().compute_mask(_values(inputs), masks)
+
+    # As far as `supports_masking` goes, which Keras derives from it, no compute_mask of
+    # its own (3.15).
+    compute_mask._is_default = True  # type: ignore[attr-defined]
 
     def takes_scaled(self, *inputs) -> bool:
         """Whether the inputs are scaled (or plain).
@@ -54,7 +65,7 @@ class ScaledLayer:
             ValueError: some are scaled and some are not; says which.
         """
         named = {f"inputs[{i}]": x for i, x in enumerate(inputs)}
-        return all_scaled(type(self).__name__, named)
+        return all_scaled(type(self).__qualname__, named)
 
     def cast_inputs(self, inputs, floats_only=False):
         """A tensor in the compute dtype; of a ScaledTensor the value."""
@@ -82,13 +93,13 @@ def _values(inputs):
     return [_values(x) for x in inputs] if several else inputs
 
 
-def _value_masks(inputs, masks):
+def value_masks(inputs, masks):
     """The masks of the values, from masks in the structure of the inputs."""
     if not isinstance(masks, (list, tuple)):
         return masks
     if is_scaled(inputs):
         return masks[0]
-    return [_value_masks(x, m) for x, m in zip(inputs, masks, strict=True)]
+    return [value_masks(x, m) for x, m in zip(inputs, masks, strict=True)]
 
 
 def value_shapes(shape):
@@ -110,3 +121,14 @@ def dense_inputs(inputs):
     """Inputs that may be sparse as dense ones."""
     sparse = getattr(inputs, "sparse", False) or not hasattr(inputs, "shape")
     return ops.convert_to_tensor(inputs, sparse=False) if sparse else inputs
+
+
+def same_rank(inputs):
+    """ScaledTensors of the highest rank among them, as Keras's merging layers do it:
+    with new axes behind the batch."""
+    rank = max(len(x.shape) for x in inputs)
+    axes = [tuple(range(1, 1 + rank - len(x.shape))) for x in inputs]
+    return [
+        ScaledTensor(ops.expand_dims(x.value, a), x.mean_square) if a else x
+        for x, a in zip(inputs, axes, strict=True)
+    ]

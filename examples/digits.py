@@ -6,7 +6,6 @@ ScaledDense and ScaledAdam.
 """
 
 import argparse
-import math
 import os
 import statistics
 import time
@@ -76,13 +75,6 @@ def score(model):
     return on_train, model.evaluate(x_test, y_test, verbose=0)[1], loss
 
 
-def state_bytes(optimizer):
-    """Bytes of all that an optimizer keeps, but its step counter and learning rate."""
-    own = ("iteration", "learning_rate")
-    kept = [v for v in optimizer.variables if v.name not in own]
-    return sum(math.prod(v.shape) * ks.FORMATS[v.dtype].bits // 8 for v in kept)
-
-
 def step_milliseconds(models, repeats=200):
     """Median time of a training step of each model; they take turns, to be fair."""
     times = [[] for _ in models]
@@ -138,7 +130,9 @@ steps = step_milliseconds(list(models.values()))
 for (name, model), step in zip(models.items(), steps, strict=True):
     on_train, on_test, loss = map(statistics.mean, zip(*scores[name], strict=True))
     row = f"| {name} | {on_train:.2%} | {on_test:.2%} | {loss:.5f} |"
-    print(f"{row} {state_bytes(model.optimizer):,} bytes | {step:.2f} ms |")
+    print(
+        f"{row} {ks.optimizers.state_bytes(model)['total']:,} bytes | {step:.2f} ms |"
+    )
 path = Path("outputs", f"digits_{args.backend}.png")
 path.parent.mkdir(exist_ok=True)
 plot(logs, path)

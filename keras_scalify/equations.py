@@ -66,6 +66,6 @@ def parse(equation: str) -> Equation:
         y=y,
         batch="".join(c for c in y if c in x and c in w),
         contracted="".join(c for c in x if c not in y),
-        x_free="".join(c for c in y if c not in w),
-        w_free="".join(c for c in y if c not in x),
+        x_free="".join(c for c in x if c not in w),
+        w_free="".join(c for c in w if c not in x),
     )

@@ -39,10 +39,6 @@ class Format:
         return self.mantissa_bits >= 23
 
     @property
-    def is_float8(self) -> bool:
-        return self.bits == 8
-
-    @property
     def quantum_exponent(self) -> int:
         """Exponent of the smallest subnormal number."""
         return self.min_exponent - self.mantissa_bits

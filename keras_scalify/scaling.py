@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_scalify.formats import Format
 
-EXPONENT_MASK = 0x7F800000
 MANTISSA_BITS = 23
 MANTISSA_MASK = (1 << MANTISSA_BITS) - 1
 BIAS = 127
@@ -19,23 +18,6 @@ MIN_EXPONENT, MAX_EXPONENT = -126, 126
 # Powers of two between a propagated root mean square and the format's largest binade.
 HEADROOM = 11
 FLOAT32_MAX = 3.4028234663852886e38
-
-
-def power_of_two_floor(x):
-    """Largest power of two at or below `x`, by masking the mantissa.
-
-    Args:
-        x: float32, positive and normal, any shape.
-
-    Returns:
-        float32 of the same shape. 0 for a subnormal x.
-
-    Example:
-
-    >>> float(power_of_two_floor(ops.convert_to_tensor(5.0)))
-    4.0
-    """
-    return ops.view(ops.bitwise_and(ops.view(x, "int32"), EXPONENT_MASK), "float32")
 
 
 def finite_amax(x, axis=None):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_scalify.formats import FORMATS
-from keras_scalify.scaling import amax_to_scale, finite_amax, power_of_two_floor
+from keras_scalify.scaling import amax_to_scale, finite_amax, mean_square_to_scale
 from tests.helpers import assert_power_of_two, to_numpy
 
 POWERS = (2.0 ** np.arange(-126, 128)).astype("float32")  # every normal power of two
@@ -20,12 +20,12 @@ def scale_of(amax, name, margin=0):
     return to_numpy(amax_to_scale(amax, FORMATS[name], margin))
 
 
-def test_power_of_two_floor():
-    floors = [to_numpy(power_of_two_floor(ops.array(x))) for x in (POWERS, ABOVE)]
-    for floor in floors:
-        np.testing.assert_array_equal(floor, POWERS)
-    below = to_numpy(power_of_two_floor(ops.array(BELOW[1:])))
-    np.testing.assert_array_equal(below, POWERS[:-1])
+def test_mean_square_to_scale_is_the_power_of_two_at_or_below_the_root():
+    row = FORMATS["float8_e4m3fn"]
+    for root in POWERS[64:190:7]:
+        for factor in (1.0, 1.5, 1.99):
+            square = ops.convert_to_tensor(np.float32(float(root * factor) ** 2))
+            assert float(to_numpy(mean_square_to_scale(square, row))) == root
 
 
 @pytest.mark.parametrize("margin", [0, 3])

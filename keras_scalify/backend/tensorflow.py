@@ -77,7 +77,8 @@ def einsum(equation: Equation, a, b, scales, dtype):
     then dot in bfloat16 into the float8 library call.
     """
     if is_native():
-        wide = tf.bfloat16 if dtype == "bfloat16" else tf.float32
+        narrow = a.dtype.size == b.dtype.size == 1 and dtype == "bfloat16"
+        wide = tf.bfloat16 if narrow else tf.float32
         a, b = (
             tf.cast(q, wide) * tf.cast(s, wide)
             for q, s in zip((a, b), scales, strict=True)

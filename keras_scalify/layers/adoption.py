@@ -1,8 +1,7 @@
 """Turning a built Keras layer into a scaled one, in place: the same variables, no copy.
 
-The one file that uses what Keras keeps private, for want of a public way: a layer's
-tracker, its variables' autocast and, on Torch, its registry. Seen working with Keras
-3.15.
+It needs what Keras keeps private, for want of a public way: a layer's tracker, its
+variables' autocast and, on Torch, its registry. Seen working with Keras 3.15.
 """
 
 from typing import Any

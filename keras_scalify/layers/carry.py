@@ -5,7 +5,7 @@ import math
 import keras
 from keras import layers
 
-from keras_scalify.layers.scaled_layer import ScaledLayer, as_output
+from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_masks
 from keras_scalify.ops.gaussian import maximum_mean_square
 from keras_scalify.ops.propagation import times
 from keras_scalify.ops.shapes import entries
@@ -128,6 +128,10 @@ class Carry(ScaledLayer, layers.Wrapper):
         rule = CARRIED[type(self.layer).__name__]
         factors = rule(self.layer, tuple(x.shape), tuple(value.shape), training)
         return ScaledTensor(value, times(x.mean_square, *factors))
+
+    def compute_mask(self, inputs, previous_mask):
+        mask = value_masks(inputs, previous_mask)
+        return self.layer.compute_mask(inputs[0] if is_scaled(inputs) else inputs, mask)
 
     def compute_output_shape(self, input_shape):
         return self.layer.compute_output_shape(input_shape)

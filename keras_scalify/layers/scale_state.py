@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_scalify import backend
+from keras_scalify.ops.propagation import propagate
 from keras_scalify.recipes import ROLES, Recipe, get_recipe, recipe_config
 from keras_scalify.scaling import amax_to_scale
 
@@ -97,6 +98,17 @@ class ScaleState(keras.layers.Layer):
         updates = self._roll("gradient", self.gradient_window, latest)
         scale = self._from_window("gradient", window)
         return scale, self.gradient_amax.value, updates
+
+    def without_amax(self, mean_square):
+        """The same, for a step whose gradient is not measured: its amax becomes 0."""
+        if self.gradient_amax is None:
+            return mean_square
+        return propagate(
+            lambda square, amax: square,
+            lambda h, square, amax: (h, ops.zeros_like(amax)),
+            mean_square,
+            self.gradient_amax.value,
+        )
 
     def _from_window(self, role, window):
         """The scale of the largest amax in a window; 0 if the window is empty."""

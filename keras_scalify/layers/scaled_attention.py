@@ -12,6 +12,7 @@ from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.attention import attention_square, effective_size, weights_square
 from keras_scalify.ops.entry import scale, unscale
 from keras_scalify.ops.linear import einsum
+from keras_scalify.ops.propagation import times
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
@@ -53,29 +54,46 @@ class QuantizedAttention(ScaledLayer):
             return as_output(output[0]), output[1]
         return as_output(output)
 
-    def call(self, query, value, key=None, return_attention_scores=False, **kwargs):
+    # Keras reads this signature to decide which masks to pass, and whether to train.
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        masks = {
+            "query_mask": _first(query_mask),
+            "value_mask": _first(value_mask),
+            "key_mask": _first(key_mask),
+            "attention_mask": attention_mask,
+            "use_causal_mask": use_causal_mask,
+        }
+        how = {"return_attention_scores": return_attention_scores, "training": training}
         scaled = self.takes_scaled(query, value, key)
-        query, value = self.cast_inputs(query), self.cast_inputs(value)
-        key = value if key is None else self.cast_inputs(key)
         narrow = backend.attention_dtype(self.compute_dtype) == self.compute_dtype
         if not scaled and not self.scaled_attention and narrow:
-            scores = {"return_attention_scores": return_attention_scores}
-            return super().call(query, value, key, **scores, **kwargs)
-        output, weights = self._attended(
-            query, value, key, return_attention_scores, **kwargs
-        )
+            return super().call(query, value, key, **masks, **how)
+        key = value if key is None else key
+        inputs = (self.cast_inputs(t) for t in (query, value, key))
+        output, weights = self._attended(*inputs, masks, *how.values())
         return (output, weights) if return_attention_scores else output
 
-    def _attended(self, query, value, key, needs_weights, **kwargs):
+    def _attended(self, query, value, key, masks, needs_weights, training):
         """Projections, attention and the projection of its output."""
-        mask, causal = self._mask(query, value, **kwargs)
+        mask, causal = self._mask(query, value, **masks)
         gate = self._gate_dense(query) if self._has_gate() else None
         scaled = is_scaled(query)
         query, key, value = self._projected(query, key, value)
         if not scaled:  # measured here, and not needed by Keras's attention
             query, key, value = (scale(t) for t in (query, key, value))
         attend = self._quantized if self.scaled_attention else self._fused
-        training = kwargs.get("training")
         output, weights = attend(
             query, key, value, mask, causal, training, needs_weights
         )
@@ -97,8 +115,8 @@ class QuantizedAttention(ScaledLayer):
         )
         size = effective_size(self._keys(key.value), causal)
         squares = (t.mean_square for t in (query, key, value))
-        output = ops.cast(output, self.compute_dtype)
-        return ScaledTensor(output, attention_square(*squares, size)), weights
+        square = times(attention_square(*squares, size), self._dropped(training))
+        return ScaledTensor(ops.cast(output, self.compute_dtype), square), weights
 
     def _quantized(self, query, key, value, mask, causal, training, needs_weights):
         """Scores and values in the recipe's formats, softmax in the compute dtype."""
@@ -111,28 +129,17 @@ class QuantizedAttention(ScaledLayer):
         weights = self._masked_softmax(scores.value, mask)
         dropped = self._dropout_layer(weights, training=training)
         square = weights_square(scores.mean_square, size)
+        square = times(square, self._dropped(training))
         p = ScaledTensor(dropped, square)
         output = einsum(self._combine_equation, p, value, self.recipe)
         return output, weights
 
-    def _mask(
-        self,
-        query,
-        value,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        training=None,
-    ):
+    def _dropped(self, training) -> float:
+        """What dropout multiplies the mean square of the attention weights by."""
+        return 1.0 / (1.0 - self._dropout_layer.rate) if training is True else 1.0
+
+    def _mask(self, query, value, use_causal_mask, **masks):
         """The mask of all masks (None: at most the causal one), and if causal."""
-        masks = {
-            "query_mask": _first(query_mask),
-            "value_mask": _first(value_mask),
-            "key_mask": _first(key_mask),
-            "attention_mask": attention_mask,
-        }
         query, value = (t.value if is_scaled(t) else t for t in (query, value))
         if all(m is None for m in masks.values()) and self.window() is None:
             return None, use_causal_mask

@@ -1,11 +1,13 @@
 """ScaledConv1D."""
 
 import keras
+from keras import ops
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_conv import QuantizedConv
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledConv1D(QuantizedConv, keras.layers.Conv1D):
     """`y = activation(conv(q(x), q(kernel)) + bias)`. See ScaledDense.
 
@@ -27,3 +29,19 @@ class ScaledConv1D(QuantizedConv, keras.layers.Conv1D):
     >>> tuple(layer(np.ones((2, 8, 3), "float32")).shape)
     (2, 8, 4)
     """
+
+    def convolution_op(self, inputs, kernel):
+        """Keras pads for "causal" apart from this."""
+        if self.padding != "causal":
+            return super().convolution_op(inputs, kernel)
+        left = [self.dilation_rate[0] * (self.kernel_size[0] - 1), 0]
+        last = self.data_format == "channels_last"
+        padding = [[0, 0], left, [0, 0]] if last else [[0, 0], [0, 0], left]
+        return ops.conv(
+            ops.pad(inputs, padding),
+            kernel,
+            strides=list(self.strides),
+            padding="valid",
+            dilation_rate=self.dilation_rate,
+            data_format=self.data_format,
+        )

@@ -2,10 +2,11 @@
 
 import keras
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_conv import QuantizedConv
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledConv2D(QuantizedConv, keras.layers.Conv2D):
     """`y = activation(conv(q(x), q(kernel)) + bias)`. See ScaledDense.
 

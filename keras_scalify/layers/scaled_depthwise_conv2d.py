@@ -3,11 +3,12 @@
 import keras
 from keras import ops
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_conv import QuantizedConv
 from keras_scalify.ops.products import ConvProduct
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledDepthwiseConv2D(QuantizedConv, keras.layers.DepthwiseConv2D):
     """`y = activation(depthwise_conv(q(x), q(kernel)) + bias)`. See ScaledConv2D.
 
@@ -33,11 +34,8 @@ class ScaledDepthwiseConv2D(QuantizedConv, keras.layers.DepthwiseConv2D):
         return self.kernel
 
     def product(self, x):
-        strides = self.strides
-        strides = (strides,) * 2 if isinstance(strides, int) else tuple(strides)
-        return ConvProduct(
-            self._convolve, tuple(self.kernel_size), strides, groups=None
-        )
+        window, positions = tuple(self.kernel_size), self.positions(x)
+        return ConvProduct(self._convolve, window, positions, groups=None)
 
     def _convolve(self, x, kernel):
         return ops.depthwise_conv(

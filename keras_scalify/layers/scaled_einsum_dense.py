@@ -7,10 +7,11 @@ from keras import ops
 
 from keras_scalify.equations import parse
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.ops.products import EinsumProduct
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledEinsumDense(QuantizedKernel, keras.layers.EinsumDense):
     """`y = activation(einsum(equation, q(x), q(kernel)) + bias)`. See ScaledDense.
 

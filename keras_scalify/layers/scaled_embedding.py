@@ -7,13 +7,14 @@ from keras import ops
 
 from keras_scalify.equations import parse
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_layer import as_output
 from keras_scalify.ops.normalization import parameter_square
 from keras_scalify.ops.products import EinsumProduct
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
     """`table[ids]`; with `reverse=True`, `q(x) @ q(table).T`: a tied output projection.
 

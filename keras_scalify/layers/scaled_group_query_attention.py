@@ -2,11 +2,12 @@
 
 import keras
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_attention import QuantizedAttention
 from keras_scalify.ops.shapes import repeat
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledGroupQueryAttention(QuantizedAttention, keras.layers.GroupQueryAttention):
     """Grouped-query attention with its projections in a recipe's formats.
 

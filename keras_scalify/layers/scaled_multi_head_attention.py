@@ -2,10 +2,11 @@
 
 import keras
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_attention import QuantizedAttention
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledMultiHeadAttention(QuantizedAttention, keras.layers.MultiHeadAttention):
     """Multi-head attention with its projections in a recipe's formats.
 

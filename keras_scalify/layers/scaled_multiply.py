@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from keras_scalify.layers.scaled_layer import ScaledLayer
+from keras_scalify.layers.scaled_layer import ScaledLayer, same_rank
 from keras_scalify.ops.arithmetic import multiply
 
 
@@ -32,4 +32,4 @@ class ScaledMultiply(ScaledLayer, keras.layers.Multiply):
         inputs = [self.cast_inputs(x, floats_only=True) for x in inputs]
         if not self.takes_scaled(*inputs):
             return super().call(inputs)
-        return functools.reduce(multiply, inputs)
+        return functools.reduce(multiply, same_rank(inputs))

@@ -2,13 +2,14 @@
 
 import keras
 
+from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_layer import ScaledLayer
 from keras_scalify.ops.entry import rescale_gradient
 from keras_scalify.ops.normalization import affine_square
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 
-@keras.saving.register_keras_serializable(package="keras_scalify")
+@replaces_keras_layer
 class ScaledRMSNormalization(ScaledLayer, keras.layers.RMSNormalization):
     """`scale x / rms(x)`, of a plain tensor or a ScaledTensor.
 

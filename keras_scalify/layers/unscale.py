@@ -28,11 +28,11 @@ class Unscale(ScaledLayer, keras.layers.Layer):
         self.built = True
 
     def call(self, inputs):
-        return unscale(inputs)
+        return self.cast_inputs(unscale(inputs), floats_only=True)
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def compute_output_spec(self, inputs):
         value = inputs[0] if is_scaled(inputs) else inputs
-        return keras.KerasTensor(value.shape, dtype=value.dtype)
+        return keras.KerasTensor(value.shape, dtype=self.compute_dtype)

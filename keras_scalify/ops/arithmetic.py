@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_scalify.ops.propagation import scaled_op
-from keras_scalify.ops.shapes import with_copies
+from keras_scalify.ops.shapes import broadcast_shape, with_copies
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 from keras_scalify.scaling import clip_mean_square
 
@@ -47,8 +47,8 @@ def _broadcast(x1, x2):
     """Operands whose gradients count the copies that broadcasting makes of them."""
     if not (is_scaled(x1) and is_scaled(x2)):
         return x1, x2
-    shapes = tuple(x1.shape), tuple(x2.shape)
-    return with_copies(x1, shapes[1]), with_copies(x2, shapes[0])
+    shape = broadcast_shape(x1.value, x2.value)
+    return with_copies(x1, shape), with_copies(x2, shape)
 
 
 @scaled_op("x1", "a / c^2", "h / c^2", "by a number only")
@@ -78,6 +78,8 @@ def negative(x):
 def where(condition, x1=None, x2=None):
     """x1 where the condition holds, else x2. A number, also -inf, spoils no scale."""
     value = ops.where(condition, _value(x1), _value(x2))
+    shape = tuple(ops.shape(value))
+    x1, x2 = (with_copies(x, shape) if is_scaled(x) else x for x in (x1, x2))
     if is_scaled(x1) and is_scaled(x2):
         return ScaledTensor(value, (x1.mean_square + x2.mean_square) / 2)
     return ScaledTensor(value, (x1 if is_scaled(x1) else x2).mean_square)

@@ -85,7 +85,7 @@ def exp(x):
     "x",
     "gamma + beta",
     "measured",
-    "a gamma or beta that is no ScaledTensor is measured",
+    "gamma and beta are measured",
 )
 def layer_normalization(x, gamma=None, beta=None, axis=-1, epsilon=None, **kwargs):
     """keras.ops.layer_normalization. The gradient of x is measured on its way back."""
@@ -95,7 +95,7 @@ def layer_normalization(x, gamma=None, beta=None, axis=-1, epsilon=None, **kwarg
     return _normalized(ops.layer_normalization, x, gamma, beta, settings)
 
 
-@scaled_op("x", "gamma", "measured", "a gamma that is no ScaledTensor is measured")
+@scaled_op("x", "gamma", "measured", "gamma is measured")
 def rms_normalization(x, scale=None, axis=-1, epsilon=None):
     """keras.ops.rms_normalization. The gradient of x is measured on its way back."""
     settings = {"axis": axis, **({} if epsilon is None else {"epsilon": epsilon})}
@@ -112,8 +112,14 @@ def _rms_normalized(value, gamma, beta, **settings):
 
 def _normalized(op, x, gamma, beta, settings):
     x = rescale_gradient(x)
-    values = [g.value if is_scaled(g) else g for g in (gamma, beta)]
-    return ScaledTensor(op(x.value, *values, **settings), affine_square(gamma, beta))
+    if is_scaled(gamma) or is_scaled(beta):
+        raise ValueError(
+            "the parameters of a normalization must be plain: they are measured. "
+            "Received a ScaledTensor: use ks.ops.unscale."
+        )
+    return ScaledTensor(
+        op(x.value, gamma, beta, **settings), affine_square(gamma, beta)
+    )
 
 
 def affine_square(gamma, beta):
@@ -123,9 +129,7 @@ def affine_square(gamma, beta):
 
 
 def parameter_square(x):
-    """The mean square of a ScaledTensor, a number or a parameter, which is measured."""
-    if is_scaled(x):
-        return x[1]
+    """The mean square of a number or of a parameter, which is measured."""
     if isinstance(x, (int, float)):
         return ops.convert_to_tensor(min(float(x) ** 2, 2.0**126), dtype="float32")
     return backend.mean_square(ops.stop_gradient(ops.convert_to_tensor(x)))

@@ -40,19 +40,19 @@ class ConvProduct:
     transposes.
 
     No backend has a float8 convolution for every stride and padding: the operands are
-    widened to the compute dtype, which holds them exactly.
+    widened to float32, which holds them exactly.
 
     Attributes:
         convolve: function of x and w, linear in each.
         window: sizes of the kernel's window.
-        strides: one for each of them.
+        positions: of the output for one of the input.
         groups: in which the channels are contracted; None: each channel alone
             (depthwise).
     """
 
     convolve: Callable
     window: tuple[int, ...]
-    strides: tuple[int, ...]
+    positions: float
     groups: int | None = 1
 
     def forward(self, qx, qw, scales, dtype):
@@ -70,16 +70,13 @@ class ConvProduct:
         return _rescaled(dw, scales, dtype)
 
     def fans(self, x, w):
-        """How many terms each entry of y, dx and dw sums, edges aside: (K, N, M)."""
-        window, stride = math.prod(self.window), math.prod(self.strides)
+        """How many terms each entry of y, dx and dw sums, about: (K, N, M)."""
+        window = math.prod(self.window)
         inputs, outputs = (1, w.shape[-1]) if self.groups is None else w.shape[-2:]
         outputs = outputs / (self.groups or 1)
-        positions = _product(ops.shape(x)) / _channels(w, self.groups)
-        return window * inputs, window * outputs / stride, positions / stride
-
-
-def _channels(w, groups):
-    return w.shape[-2] * (groups or 1)
+        channels = w.shape[-2] * (self.groups or 1)
+        rows = _product(ops.shape(x)) / channels * self.positions
+        return window * inputs, window * outputs * self.positions, rows
 
 
 def _product(sizes):

@@ -136,6 +136,7 @@ def propagate(forward: Callable, backward: Callable, *mean_squares):
 
 def times(x, forward: float, backward: float | None = None):
     """`forward * x`, with gradient `backward * h` (default: the derivative)."""
-    if backward is None or backward == forward:
+    same = isinstance(backward, (int, float)) and backward == forward
+    if backward is None or same:
         return x if forward == 1 else clip_mean_square(x * forward)
     return propagate(lambda x: x * forward, lambda h, x: (h * backward,), x)

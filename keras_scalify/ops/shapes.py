@@ -43,18 +43,33 @@ def resized(x, value, forward: float = 1.0, backward: float = 1.0) -> ScaledTens
     return ScaledTensor(value, times(x.mean_square, forward, backward))
 
 
+def broadcast_shape(*tensors) -> tuple:
+    """The shape that tensors broadcast to; dynamic sizes are tensors."""
+    shapes = [tuple(ops.shape(t)) for t in tensors]
+    rank = max(len(s) for s in shapes)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(
+        next((size for size in sizes if not _is_one(size)), 1)
+        for sizes in zip(*padded, strict=True)
+    )
+
+
+def _is_one(size) -> bool:
+    return isinstance(size, int) and size == 1
+
+
 def with_copies(x: ScaledTensor, shape) -> ScaledTensor:
-    """x, about to be broadcast with a shape: its gradient sums over the copies."""
-    own = (1,) * (len(shape) - len(x.shape)) + tuple(x.shape)
-    pairs = zip(reversed(own), reversed(shape), strict=False)
-    copies = entries([theirs for mine, theirs in pairs if mine == 1])
-    return ScaledTensor(x.value, times(x.mean_square, 1.0, copies))
+    """x, about to be broadcast to a shape: its gradient sums over the copies."""
+    own = tuple(ops.shape(x.value))
+    own = (1,) * (len(shape) - len(own)) + own
+    copied = [theirs for mine, theirs in zip(own, shape, strict=True) if _is_one(mine)]
+    return ScaledTensor(x.value, times(x.mean_square, 1.0, _count(copied)))
 
 
 @scaled_op("x", "x", "copies h")
 def broadcast_to(x, shape):
     """keras.ops.broadcast_to."""
-    x = with_copies(x, shape)
+    x = with_copies(x, tuple(shape))
     return ScaledTensor(ops.broadcast_to(x.value, shape), x.mean_square)
 
 
@@ -127,12 +142,12 @@ def take(x, indices, axis=None):
     """keras.ops.take."""
     value = ops.take(x.value, indices, axis=axis)
     shape = x.shape if axis is None else (x.shape[axis],)
-    hits = _entries_or_rows(ops.shape(indices)) / entries(shape)
+    hits = _count(ops.shape(indices)) / entries(shape)
     return ScaledTensor(value, times(x.mean_square, 1.0, hits))
 
 
-def _entries_or_rows(shape):
-    """How many indices there are: a number, or a float32 tensor if dynamic."""
+def _count(shape):
+    """The product of sizes: an int, or a float32 tensor if one is dynamic."""
     if all(isinstance(s, int) for s in shape):
-        return float(math.prod(shape))
+        return math.prod(shape)
     return math.prod((ops.cast(s, "float32") for s in shape), start=1.0)

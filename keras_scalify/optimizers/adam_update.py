@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_scalify.optimizers.random_bits import high_half, mix
 from keras_scalify.optimizers.scaled_state import ScaledState
+from keras_scalify.optimizers.storages import ratio_storage
 
 
 class AdamUpdate(ScaledState):
@@ -21,6 +22,11 @@ class AdamUpdate(ScaledState):
     """
 
     moments = {"momentum": "ratio", "velocity": "root"}
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self._storages["momentum"].is_relative:
+            self._storages["momentum"] = ratio_storage(self.beta_1, self.beta_2)
 
     def build(self, variables):
         if self.built:
@@ -44,7 +50,7 @@ class AdamUpdate(ScaledState):
         m = self._update_momentum(index, g, roots, bits)
         denominator = r + self.epsilon
         # A coordinate without any gradient yet must not become 0 / 0 with epsilon = 0.
-        step = m / ops.where(denominator > 0, denominator, 1.0)
+        step = m / ops.where(denominator == 0, 1.0, denominator)
         self.move(variable, step * self._rate(learning_rate), bits)
 
     def _rate(self, learning_rate):
@@ -93,6 +99,6 @@ class AdamUpdate(ScaledState):
         def bound(old):
             return beta * old + (1.0 - beta) * amax
 
-        kept = m / ops.where(roots[1] > 0, roots[1], 1.0) if storage.is_relative else m
+        kept = m / ops.where(roots[1] == 0, 1.0, roots[1]) if storage.is_relative else m
         storage.write(self, slot, kept, bound, bits)
         return m

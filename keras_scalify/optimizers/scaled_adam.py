@@ -7,7 +7,7 @@ from keras_scalify.optimizers.adam_update import AdamUpdate
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
 class ScaledAdam(AdamUpdate, keras.optimizers.Adam):
-    """Adam whose moments rest in 16 bits: `moment = data * scale`.
+    """Adam whose moments rest in 16 or 8 bits: `moment = data * scale`.
 
     A keras.optimizers.Adam with its arithmetic in float32. It stores m and the root of
     v, each with one power-of-two scale per tensor, rounded stochastically with bits
@@ -16,13 +16,19 @@ class ScaledAdam(AdamUpdate, keras.optimizers.Adam):
 
     Args:
         *args, **kwargs: those of keras.optimizers.Adam, all of them.
-        state_dtype: "float16" (default): 2 bytes a moment, a float32 scalar per tensor.
-            "bfloat16": 2 bytes, no scale, 3 bits less precise. "float32":
-            keras.optimizers.Adam exactly.
+        state_dtype: "float16" (default): 2 bytes a moment, a float32 scalar a tensor.
+            "bfloat16": 2 bytes, no scale, 3 bits less precise. "float8": 1 byte; the
+            root of v as an unsigned 5-exponent 3-mantissa code with a scale for every
+            256 elements, m as a 3-exponent 4-mantissa code of m / r, which is bounded.
+            "float32": keras.optimizers.Adam exactly. Or a dict of "momentum" and
+            "velocity".
         seed: int, of the stochastic rounding. Default 0.
+        min_size: variables with fewer elements keep float32 where others have 8 bits.
+            Default 4096.
 
     Raises:
-        ValueError: an unknown state_dtype, a seed that is no int; what Adam raises.
+        ValueError: an unknown state_dtype, a seed or min_size that is no int; what Adam
+            raises.
 
     Example:
 

@@ -42,8 +42,9 @@ class ScaledState:
         for name, value, least in (("seed", seed, None), ("min_size", min_size, 0)):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or (least is not None and value < least):
+                allowed = "an integer" if least is None else "an integer of at least 0"
                 raise ValueError(
-                    f"`{name}` must be an integer. Received: {name}={value!r}"
+                    f"`{name}` must be {allowed}. Received: {name}={value!r}"
                 )
         super().__init__(*args, **kwargs)
         self.state_dtype = state_dtype

@@ -1,5 +1,7 @@
 """Which storage a `state_dtype` names."""
 
+import dataclasses
+
 from keras_scalify.formats import FORMATS
 from keras_scalify.optimizers.block_storage import BlockStorage, RelativeStorage
 from keras_scalify.optimizers.codes import CODES
@@ -29,6 +31,20 @@ STORAGES: dict[str, dict[str, Storage]] = {
         ),
     },
 }
+
+
+def ratio_storage(beta_1: float, beta_2: float) -> Storage:
+    """The 8-bit storage of Adam's first moment: relative to the root of the second.
+
+    `|m| / r <= (1 - beta_1) / sqrt((1 - beta_2) (1 - b))`, `b = beta_1**2 / beta_2`, by
+    Cauchy and Schwarz. Without a bound (b at least 1) it rests in blocks.
+    """
+    row, b = STORAGES["float8"], beta_1**2 / max(beta_2, 1e-9)
+    if b >= 1 or beta_2 >= 1:
+        return row["signed"]
+    limit = (1 - beta_1) / ((1 - beta_2) * (1 - b)) ** 0.5
+    # The stored root is a rounded one, and at least half of the exact one.
+    return dataclasses.replace(row["ratio"], limit=2.0 * max(limit, 2.0**-6))
 
 
 def parse_state_dtype(state_dtype, moments: dict[str, str]) -> dict[str, Storage]:

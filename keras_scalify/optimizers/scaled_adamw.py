@@ -24,8 +24,8 @@ class ScaledAdamW(AdamUpdate, keras.optimizers.AdamW):
             Default 4096.
 
     Raises:
-        ValueError: an unknown state_dtype, a seed or min_size that is no int; what AdamW
-            raises.
+        ValueError: an unknown state_dtype, a seed or min_size that is no int; what
+            AdamW raises.
 
     Example:
 

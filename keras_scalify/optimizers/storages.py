@@ -1,7 +1,5 @@
 """Which storage a `state_dtype` names."""
 
-import dataclasses
-
 from keras_scalify.formats import FORMATS
 from keras_scalify.optimizers.block_storage import BlockStorage, RelativeStorage
 from keras_scalify.optimizers.codes import CODES
@@ -16,6 +14,11 @@ def _blocks(name: str) -> BlockStorage:
     return BlockStorage(code=CODES[name], format=CODES[name].format)
 
 
+def _ratios(limit: float) -> RelativeStorage:
+    code = CODES["float8_e3m4"]
+    return RelativeStorage(code=code, format=code.format, limit=limit)
+
+
 # By state_dtype and what a moment is: "signed", "root" (of a second moment: no sign) or
 # "ratio" (a first moment beside a root).
 STORAGES: dict[str, dict[str, Storage]] = {
@@ -26,9 +29,7 @@ STORAGES: dict[str, dict[str, Storage]] = {
     "float8": {
         "signed": _blocks("float8_e4m3fn"),
         "root": _blocks("float8_ue5m3"),
-        "ratio": RelativeStorage(
-            code=CODES["float8_e3m4"], format=CODES["float8_e3m4"].format
-        ),
+        "ratio": _ratios(8.0),
     },
 }
 
@@ -39,12 +40,12 @@ def ratio_storage(beta_1: float, beta_2: float) -> Storage:
     `|m| / r <= (1 - beta_1) / sqrt((1 - beta_2) (1 - b))`, `b = beta_1**2 / beta_2`, by
     Cauchy and Schwarz. Without a bound (b at least 1) it rests in blocks.
     """
-    row, b = STORAGES["float8"], beta_1**2 / max(beta_2, 1e-9)
+    b = beta_1**2 / max(beta_2, 1e-9)
     if b >= 1 or beta_2 >= 1:
-        return row["signed"]
+        return STORAGES["float8"]["signed"]
     limit = (1 - beta_1) / ((1 - beta_2) * (1 - b)) ** 0.5
     # The stored root is a rounded one, and at least half of the exact one.
-    return dataclasses.replace(row["ratio"], limit=2.0 * max(limit, 2.0**-6))
+    return _ratios(2.0 * max(limit, 2.0**-6))
 
 
 def parse_state_dtype(state_dtype, moments: dict[str, str]) -> dict[str, Storage]:

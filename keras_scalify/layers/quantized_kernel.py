@@ -80,7 +80,7 @@ class QuantizedKernel(ScaledLayer):
         if self.recipe.is_identity:
             x = self.cast_inputs(inputs, floats_only=True)
             return self._exact(x) if scaled else self.stock_call(x)
-        x = self.cast_inputs(dense_inputs(inputs))
+        x = self.cast_inputs(inputs if scaled else dense_inputs(inputs))
         y = self._propagated(x, training) if scaled else self._measured(x, training)
         if getattr(self, "lora_enabled", False):
             y = add(y, self._adapted(x))

@@ -43,6 +43,8 @@ class QuantizedAttention(ScaledLayer):
             projection = getattr(self, f"_{name}_dense", None)
             if projection is not None:
                 adopt(projection, ScaledEinsumDense, self.recipe)
+                # A mask of the inputs is the layer's affair: no warning that it ends.
+                projection.supports_masking = True
 
     def compute_output_spec(self, query, value, key=None, **kwargs):
         scaled = self.takes_scaled(query, value, key)

@@ -44,7 +44,7 @@ class AdamUpdate(ScaledState):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
-        g = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        g = self.widen(gradient, variable)
         bits = self.random_bits(variable, index)
         r, roots = self._update_root(index, g, high_half(bits))
         m = self._update_momentum(index, g, roots, bits)

@@ -43,7 +43,8 @@ class Code:
         code = ops.right_shift(ops.view(raised, "int32"), shift) - self._offset
         code = code - ops.where(subnormal, 1 << self.format.mantissa_bits, 0)
         if self.signed:
-            code = code + ops.where(x < 0, _SIGN_BIT, 0)
+            sign = ops.right_shift(ops.view(x, "int32"), 24)
+            code = code + ops.bitwise_and(sign, _SIGN_BIT)
         return ops.cast(code, "uint8")
 
     def decode(self, code):

@@ -50,7 +50,7 @@ class ScaledLion(ScaledState, keras.optimizers.Lion):
             super().update_step(gradient, variable, learning_rate)
             return
         index, beta = self._get_variable_index(variable), self.beta_2
-        g = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        g = self.widen(gradient, variable)
         bits = self.random_bits(variable, index)
         storage, slot = (
             self.storage("momentum", g.shape),

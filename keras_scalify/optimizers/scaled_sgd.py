@@ -54,7 +54,7 @@ class ScaledSGD(ScaledState, keras.optimizers.SGD):
             return
         index, beta = self._get_variable_index(variable), self.momentum
         rate = ops.cast(learning_rate, "float32")
-        g = ops.cast(ops.convert_to_tensor(gradient), "float32") * rate
+        g = self.widen(gradient, variable) * rate
         bits = self.random_bits(variable, index)
         storage, slot = (
             self.storage("momentum", g.shape),

@@ -80,6 +80,12 @@ class ScaledState:
             grads = [g if g is None else backend.dense(g) for g in grads]
         super().apply(grads, trainable_variables)
 
+    def widen(self, gradient, variable):
+        """The gradient, float32, of the variable's shape."""
+        g = ops.cast(ops.convert_to_tensor(gradient), "float32")
+        # A gradient that was sparse has no static shape, and blocks need one.
+        return ops.reshape(g, variable.shape)
+
     def random_bits(self, variable, index: int):
         """32 random bits an element, of this step."""
         # The variable's shape is always known, that of a sparse gradient is not.

@@ -11,17 +11,18 @@ def state_bytes(model_or_optimizer) -> dict[str, int]:
     """Bytes of an optimizer's state, by variable.
 
     `size * itemsize` of every variable of the optimizer but its counter and its
-    learning rate.
+    learning rate. Variables of the same path are added up.
 
     Args:
-        model_or_optimizer: a compiled model, or a built optimizer; a LossScaleOptimizer
-            counts with what it wraps.
+        model_or_optimizer: a compiled model, or an optimizer, that is built. A
+            LossScaleOptimizer counts with what it wraps.
 
     Returns:
         path of each variable to its bytes, and "total" to their sum.
 
     Raises:
-        ValueError: a model that is not compiled, or something else.
+        ValueError: a model that is not compiled, an optimizer without state yet, or
+            something else.
 
     Example:
 
@@ -37,12 +38,19 @@ def state_bytes(model_or_optimizer) -> dict[str, int]:
             "`model_or_optimizer` must be a compiled model or an optimizer. Received: "
             f"model_or_optimizer={model_or_optimizer!r}"
         )
+    if not optimizer.built:
+        raise ValueError(
+            "`model_or_optimizer` must be built: its state is made by the first step, "
+            f"or by `optimizer.build(variables)`. Received: "
+            f"model_or_optimizer={model_or_optimizer!r}"
+        )
     settings = ("iteration", "learning_rate")
-    rows = {
-        v.path: math.prod(v.shape) * _itemsize(v.dtype)
-        for v in optimizer.variables
-        if v.name not in settings
-    }
+    rows: dict[str, int] = {}
+    for v in optimizer.variables:
+        if v.name not in settings:
+            # Models inside a model may have variables of the same path.
+            size = math.prod(v.shape) * _itemsize(v.dtype)
+            rows[v.path] = rows.get(v.path, 0) + size
     return {**rows, "total": sum(rows.values())}
 
 

@@ -67,8 +67,10 @@ class Storage:
         return backend.amax(gradient) if self.format.is_scaled else None
 
     def read(self, slot: Slot):
-        """The moment, float32."""
-        return self.decode(slot.data.value, slot.amax)
+        """The moment, float32, which a later `write` does not change."""
+        moment = self.decode(slot.data.value, slot.amax)
+        # On Torch a cast to the same dtype is the variable itself, assigned in place.
+        return ops.copy(moment) if self.format.is_identity else moment
 
     def write(self, optimizer, slot: Slot, moment, bound, bits, keep_positive=False):
         """Round the moment stochastically and store it.

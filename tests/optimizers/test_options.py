@@ -79,6 +79,7 @@ def test_accumulated_microbatches_are_one_batch(state_dtype):
         {"gradient_accumulation_steps": 2},
         {"use_ema": True},
         {"state_dtype": "bfloat16", "amsgrad": True},
+        {"state_dtype": "float8", "min_size": 0},
     ],
 )
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="no other backend has them")
@@ -112,6 +113,18 @@ WRONG = [
     ({"state_dtype": None}, ("state_dtype", "None", "float32")),
     ({"state_dtype": 16}, ("state_dtype", "16", "float32")),
     ({"state_dtype": ["float16"]}, ("state_dtype", "['float16']", "float32")),
+    ({"state_dtype": {"momentum": "float8"}}, ("state_dtype", "velocity", "float8")),
+    (
+        {"state_dtype": {"momentum": "float8", "velocity": "fp8"}},
+        ("state_dtype", "fp8", "float8"),
+    ),
+    (
+        {"state_dtype": {"momentum": "float8", "root": "float8"}},
+        ("state_dtype", "root", "velocity"),
+    ),
+    ({"min_size": -1}, ("min_size", "-1", "at least 0")),
+    ({"min_size": 4096.0}, ("min_size", "4096.0", "at least 0")),
+    ({"min_size": False}, ("min_size", "False", "at least 0")),
     ({"seed": 1.5}, ("seed", "1.5", "integer")),
     ({"seed": True}, ("seed", "True", "integer")),
     ({"seed": "0"}, ("seed", "'0'", "integer")),

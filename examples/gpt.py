@@ -132,7 +132,7 @@ def plot(losses, args):
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(losses, color="tab:blue", alpha=0.3, linewidth=0.8, label="each step")
     smooth = np.convolve(losses, np.ones(50) / 50, "valid")
-    axes.plot(range(49, 49 + len(smooth)), smooth, label="mean of 50")
+    axes.plot(range(25, 25 + len(smooth)), smooth, label="mean of 50")
     axes.set(xlabel="step", ylabel="training loss, nats a byte", title=path.stem)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -56,7 +56,7 @@ class ScaledLayer:
 
     # As far as `supports_masking` goes, which Keras derives from it, no compute_mask of
     # its own (3.15).
-    compute_mask._is_default = True  # type: ignore[attr-defined]
+    compute_mask._is_default = True
 
     def takes_scaled(self, *inputs) -> bool:
         """Whether the inputs are scaled (or plain).

@@ -10,7 +10,7 @@ import numpy as np
 def state_bytes(model_or_optimizer) -> dict[str, int]:
     """Bytes of an optimizer's state, by variable.
 
-    `size * itemsize` of every variable of the optimizer but its counter and its
+    `size * itemsize` of every variable of the optimizer but its counters and its
     learning rate. Variables of the same path are added up.
 
     Args:
@@ -44,7 +44,7 @@ def state_bytes(model_or_optimizer) -> dict[str, int]:
             f"or by `optimizer.build(variables)`. Received: "
             f"model_or_optimizer={model_or_optimizer!r}"
         )
-    settings = ("iteration", "learning_rate")
+    settings = ("iteration", "step_counter", "learning_rate")
     rows: dict[str, int] = {}
     for v in optimizer.variables:
         if v.name not in settings:

@@ -114,7 +114,7 @@ def test_wrong_arguments(optimizer, kwargs, words):
 
 
 EIGHT_BITS = [
-    (ks.optimizers.ScaledAdam, {"state_dtype": "float8", "amsgrad": True}),
+    (ks.optimizers.ScaledAdam, {"state_dtype": "float8"}),
     (
         ks.optimizers.ScaledAdamW,
         {"state_dtype": {"momentum": "float8", "velocity": "float16"}},

@@ -110,17 +110,18 @@ LayerNormalizationTest, RMSNormalizationTest = (
     )
     for name, module in (("Layer", "layer"), ("RMS", "rms"))
 )
-MultiHeadAttentionTest = load_cases(
-    "keras.src.layers.attention.multi_head_attention_test",
-    "MultiHeadAttentionTest",
-    {
-        "layers.MultiHeadAttention": CLASSES["MultiHeadAttention"],
-    },
-    names("test_quantize_int8"),
-)
-GroupedQueryAttentionTest = load_cases(
-    "keras.src.layers.attention.grouped_query_attention_test",
-    "GroupedQueryAttentionTest",
-    {"layers.GroupedQueryAttention": CLASSES["GroupQueryAttention"]},
-    {},
-)
+if keras.backend.backend() != "jax":  # which compiles a minute for these two
+    MultiHeadAttentionTest = load_cases(
+        "keras.src.layers.attention.multi_head_attention_test",
+        "MultiHeadAttentionTest",
+        {
+            "layers.MultiHeadAttention": CLASSES["MultiHeadAttention"],
+        },
+        names("test_quantize_int8"),
+    )
+    GroupedQueryAttentionTest = load_cases(
+        "keras.src.layers.attention.grouped_query_attention_test",
+        "GroupedQueryAttentionTest",
+        {"layers.GroupedQueryAttention": CLASSES["GroupQueryAttention"]},
+        {},
+    )

@@ -135,7 +135,8 @@ def test_the_config_is_whole(optimizer, kwargs):
         assert second.get_config()[name] == getattr(second, name) == value
 
 
-@pytest.mark.parametrize(("optimizer", "kwargs"), EIGHT_BITS)
+# AdamW's state is Adam's.
+@pytest.mark.parametrize(("optimizer", "kwargs"), [EIGHT_BITS[0], *EIGHT_BITS[2:]])
 def test_a_saved_model_goes_on(optimizer, kwargs, tmp_path):
     """Bit for bit, in bytes."""
     model = small_model.build(optimizer(1e-2, min_size=0, **kwargs))

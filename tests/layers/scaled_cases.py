@@ -57,7 +57,8 @@ class LayerCase:
         if kind == "propagated":
             x = ks.layers.Scale(dtype=kwargs.get("dtype"))(x)
         y = self.apply(self.layer(kind, recipe, **kwargs), x)
-        y = ks.layers.Unscale()(y) if kind == "propagated" else y
+        if kind == "propagated":
+            y = ks.layers.Unscale(dtype=kwargs.get("dtype"))(y)
         model = keras.Model(inputs, y)
         for i, v in enumerate(model.trainable_variables):
             size = int(np.prod(v.shape[:-1])) if len(v.shape) > 1 else 10

@@ -59,7 +59,7 @@ def test_mean_squares_are_float32_on_every_edge_of_a_gpt_that_trains(policy, sca
     optimizer = ks.optimizers.ScaledAdam(0.01)
     if policy == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    losses = gpt.train(model, 15, optimizer)
+    losses = gpt.train(model, 12, optimizer)
     assert len(scalars) > 50 and set(scalars) == {"float32"}
     # And it trains.
     assert np.isfinite(losses).all()
@@ -78,9 +78,9 @@ def test_a_gpt_trains_like_its_float32_twin():
 
 @pytest.mark.skipif(BACKEND != "torch", reason="eager: every operand can be looked at")
 def test_operands_of_a_trained_gpt_use_their_formats_well(monkeypatch):
-    """After 60 steps: scale within 2**3 of the rms, few saturated, few flushed."""
+    """After 40 steps: scale within 2**3 of the rms, few saturated, few flushed."""
     model = gpt.build(width=32, context=16)
-    gpt.train(model, 60)
+    gpt.train(model, 40)
     found, original = [], backend.quantize
 
     def spy(x, scale, format):
@@ -88,7 +88,10 @@ def test_operands_of_a_trained_gpt_use_their_formats_well(monkeypatch):
         rms = float(data.square().mean().sqrt())
         saturated = float((data > format.max).float().mean())
         half = 2.0 ** (format.quantum_exponent - 1)
-        flushed = float(((data <= half) & (data > 0)).sum())
+        # Where the causal mask leaves one key the gradient of the scores is 0, or what
+        # float32's rounding leaves of it.
+        noise = 2.0**-23 * data.max()
+        flushed = float(((data <= half) & (data > noise)).sum())
         found.append((format.name, rms, saturated, flushed / data.numel()))
         return original(x, scale, format)
 

@@ -32,8 +32,8 @@ def test_values_and_gradients(case, kind):
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("case", PRODUCTS[::3] + EVERY[-6:-4], ids=str)
 def test_values_under_mixed_policies(case, policy):
-    if (BACKEND, policy) == ("jax", "mixed_float16") and "Attention" in str(case):
-        pytest.skip("JAX has no float16 attention on a CPU: Keras's layer fails")
+    if (BACKEND, policy) == ("jax", "mixed_float16") and case.name != "Dense":
+        pytest.skip("JAX compiles long, and has no float16 attention on a CPU")
     x, g, expected = of_keras(case, policy)
     for kind in "plain", "propagated":
         y, dx, dws = pull_back(case.model(kind, dtype=policy), x, g)

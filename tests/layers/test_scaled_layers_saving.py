@@ -44,7 +44,7 @@ def transformer(recipe):
     return keras.Model(ids, layers.Unscale()(y))
 
 
-MODELS = [(conv_net, "float8"), (transformer, "float8"), (transformer, "float32")]
+MODELS = [(conv_net, "float32"), (transformer, "float8")]
 
 
 def data(model):
@@ -80,9 +80,8 @@ def test_save_load_and_resume(build, recipe, tmp_path):
     assert_same_model(loaded, model)
 
 
-@pytest.mark.parametrize(("build", "recipe"), MODELS[:2])
-def test_weights_and_clone(build, recipe, tmp_path):
-    model = trained(build(recipe), steps=1)
+def test_weights_and_clone(tmp_path):
+    model = trained(conv_net("float8"), steps=1)
     model.save_weights(tmp_path / "model.weights.h5")
     clone = keras.models.clone_model(model)
     x, _ = data(model)

@@ -14,8 +14,20 @@ from tests.ops.rule_cases import FAMILIES, HALF
 
 BACKEND = keras.backend.backend()
 CASES = [case for cases in FAMILIES.values() for case in cases]
-# JAX compiles every op of an eager program by itself; torch.compile traces for seconds.
+# JAX compiles every op of an eager program by itself; torch.compile traces for seconds,
+# and TensorFlow compiles half as fast as JAX, which compiles all.
 FEW = {
+    ("tensorflow", "compiled"): (
+        "add",
+        "gelu",
+        "matmul-recipe=float8",
+        "mean-axis=0",
+        "relu",
+        "sigmoid",
+        "softmax-37",
+        "take-0",
+        "where",
+    ),
     ("jax", "eager"): ("add", "gelu", "matmul-recipe=float8", "negative", "where"),
     ("torch", "compiled"): ("add", "matmul-recipe=float8", "relu", "where"),
 }
@@ -115,7 +127,7 @@ def test_residual_chain_of_8_blocks():
             x = ks.ops.add(x, ks.ops.matmul(hidden, second))
         return x
 
-    pulled = pull(chain, x, *ws, compiled=BACKEND != "torch")
+    pulled = pull(chain, x, *ws, compiled=BACKEND == "jax")
     (predicted, true) = pulled.backward[0]
     assert abs(0.5 * np.log2(predicted / true)) <= 0.1
     # Hidden units are positive: their mean moves all tokens alike, up or down.

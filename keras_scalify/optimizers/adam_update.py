@@ -21,6 +21,7 @@ class AdamUpdate(ScaledState):
     place, so rounding to nearest would lose the decay.
     """
 
+    stock = keras.optimizers.Adam
     moments = {"momentum": "ratio", "velocity": "root"}
 
     def __init__(self, *args, **kwargs):
@@ -28,21 +29,11 @@ class AdamUpdate(ScaledState):
         if self._storages["momentum"].is_relative:
             self._storages["momentum"] = ratio_storage(self.beta_1, self.beta_2)
 
-    def build(self, variables):
-        if self.built:
-            return
-        if self._is_stock:
-            super().build(variables)
-            return
-        # Adam.build would add its own slots: what every optimizer has is above it.
-        super(keras.optimizers.Adam, self).build(variables)
+    def slot_names(self):
         hats = ["velocity_hat_root"] if self.amsgrad else []
-        self.build_slots(variables, ["momentum", "velocity_root", *hats])
+        return ["momentum", "velocity_root", *hats]
 
-    def update_step(self, gradient, variable, learning_rate):
-        if self._is_stock:
-            super().update_step(gradient, variable, learning_rate)
-            return
+    def scaled_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
         g = self.widen(gradient, variable)
         bits = self.random_bits(variable, index)

@@ -34,21 +34,10 @@ class ScaledLion(ScaledState, keras.optimizers.Lion):
     Reference: Chen et al., "Symbolic discovery of optimization algorithms" (2023).
     """
 
+    stock = keras.optimizers.Lion
     moments = {"momentum": "signed"}
 
-    def build(self, variables):
-        if self.built:
-            return
-        if self._is_stock:
-            super().build(variables)
-            return
-        super(keras.optimizers.Lion, self).build(variables)
-        self.build_slots(variables, ["momentum"])
-
-    def update_step(self, gradient, variable, learning_rate):
-        if self._is_stock:
-            super().update_step(gradient, variable, learning_rate)
-            return
+    def scaled_step(self, gradient, variable, learning_rate):
         index, beta = self._get_variable_index(variable), self.beta_2
         g = self.widen(gradient, variable)
         bits = self.random_bits(variable, index)

@@ -33,25 +33,14 @@ class ScaledSGD(ScaledState, keras.optimizers.SGD):
     >>> optimizer = ks.optimizers.ScaledSGD(0.1, momentum=0.9)
     """
 
+    stock = keras.optimizers.SGD
     moments = {"momentum": "signed"}
 
     @property
     def _is_stock(self) -> bool:
         return super()._is_stock or self.momentum == 0
 
-    def build(self, variables):
-        if self.built:
-            return
-        if self._is_stock:
-            super().build(variables)
-            return
-        super(keras.optimizers.SGD, self).build(variables)
-        self.build_slots(variables, ["momentum"])
-
-    def update_step(self, gradient, variable, learning_rate):
-        if self._is_stock:
-            super().update_step(gradient, variable, learning_rate)
-            return
+    def scaled_step(self, gradient, variable, learning_rate):
         index, beta = self._get_variable_index(variable), self.momentum
         rate = ops.cast(learning_rate, "float32")
         g = self.widen(gradient, variable) * rate

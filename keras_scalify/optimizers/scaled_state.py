@@ -23,9 +23,11 @@ class ScaledState:
     to rounding).
 
     Attributes:
+        stock: the Keras optimizer that a subclass is mixed into.
         moments: name of each moment to what it is: "signed", "root" or "ratio".
     """
 
+    stock: Any
     moments: dict[str, str]
     built: Any
     iterations: Any
@@ -65,9 +67,20 @@ class ScaledState:
             return STORAGES["float32"]["signed"]
         return storage
 
-    def build_slots(self, variables, names) -> None:
-        """Create the state of these moments for every variable that is updated."""
-        self._slots = {name: [] for name in names}
+    def slot_names(self) -> list[str]:
+        """What is stored of each variable; a name begins with that of its moment."""
+        return list(self.moments)
+
+    def build(self, variables) -> None:
+        """Create the state of every variable that is updated."""
+        if self.built:
+            return
+        if self._is_stock:
+            super().build(variables)
+            return
+        # The stock one would add its own slots: what every optimizer has is above it.
+        super(self.stock, self).build(variables)
+        self._slots = {name: [] for name in self.slot_names()}
         for variable in variables:
             overwritten = getattr(variable, "overwrite_with_gradient", False)
             for name, slots in self._slots.items():
@@ -79,6 +92,15 @@ class ScaledState:
         if not self._is_stock:
             grads = [g if g is None else backend.dense(g) for g in grads]
         super().apply(grads, trainable_variables)
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Keras's own update, or the one on narrow state."""
+        step = super().update_step if self._is_stock else self.scaled_step
+        step(gradient, variable, learning_rate)
+
+    def scaled_step(self, gradient, variable, learning_rate) -> None:
+        """Update one variable and its state."""
+        raise NotImplementedError
 
     def widen(self, gradient, variable):
         """The gradient, float32, of the variable's shape."""

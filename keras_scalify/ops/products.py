@@ -9,6 +9,7 @@ from keras.backend import standardize_dtype
 
 from keras_scalify import backend
 from keras_scalify.equations import Equation
+from keras_scalify.ops.shapes import size_product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class EinsumProduct:
         sizes = dict(zip(self.equation.x, ops.shape(x), strict=True))
         sizes.update(zip(self.equation.w, ops.shape(w), strict=True))
         labels = self.equation.contracted, self.equation.w_free, self.equation.x_free
-        return tuple(_product([sizes[c] for c in term]) for term in labels)
+        return tuple(size_product([sizes[c] for c in term]) for term in labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +76,8 @@ class ConvProduct:
         inputs, outputs = (1, w.shape[-1]) if self.groups is None else w.shape[-2:]
         outputs = outputs / (self.groups or 1)
         channels = w.shape[-2] * (self.groups or 1)
-        rows = _product(ops.shape(x)) / channels * self.positions
+        rows = size_product(ops.shape(x)) / channels * self.positions
         return window * inputs, window * outputs * self.positions, rows
-
-
-def _product(sizes):
-    """The product of sizes, a float32 scalar tensor where one of them is dynamic."""
-    if all(isinstance(s, int) for s in sizes):
-        return math.prod(sizes)
-    factors = [ops.cast(s, "float32") for s in sizes]
-    return math.prod(factors[1:], start=factors[0])
 
 
 def _rescaled(y, scales, dtype):

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_scalify.ops.gaussian import maximum_mean_square
 from keras_scalify.ops.propagation import propagate, scaled_op, times
+from keras_scalify.ops.shapes import size_product
 from keras_scalify.scaled_tensor import ScaledTensor
 
 
@@ -27,11 +28,10 @@ def mean(x, axis=None, keepdims=False):
     return ScaledTensor(ops.mean(x.value, axis=axis, keepdims=keepdims), square)
 
 
-def _maximum_note():
-    return "E[max^2] of n standard Gaussians, m; n at most 65536"
+_MAXIMUM = "E[max^2] of n standard Gaussians, m; n at most 65536"
 
 
-@scaled_op("x", "m x", "h / n", _maximum_note())
+@scaled_op("x", "m x", "h / n", _MAXIMUM)
 def max(x, axis=None, keepdims=False, initial=None):
     """keras.ops.max."""
     count = _static(_count(x, axis))
@@ -40,7 +40,7 @@ def max(x, axis=None, keepdims=False, initial=None):
     return ScaledTensor(value, square)
 
 
-@scaled_op("inputs", "m x", "h outputs / inputs", _maximum_note() + ", n the window")
+@scaled_op("inputs", "m x", "h outputs / inputs", _MAXIMUM + ", n the window")
 def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
     """keras.ops.max_pool."""
     # Keras 3.15 lacks the default on JAX.
@@ -74,10 +74,7 @@ def _count(x, axis):
     shape = ops.shape(x.value)
     axes = range(len(shape)) if axis is None else axis
     axes = (axes,) if isinstance(axes, int) else axes
-    sizes = [shape[a] for a in axes]
-    if all(isinstance(s, int) for s in sizes):
-        return math.prod(sizes)
-    return math.prod(ops.cast(s, "float32") for s in sizes)
+    return size_product([shape[a] for a in axes])
 
 
 def _static(count):

@@ -63,7 +63,7 @@ def with_copies(x: ScaledTensor, shape) -> ScaledTensor:
     own = tuple(ops.shape(x.value))
     own = (1,) * (len(shape) - len(own)) + own
     copied = [theirs for mine, theirs in zip(own, shape, strict=True) if _is_one(mine)]
-    return ScaledTensor(x.value, times(x.mean_square, 1.0, _count(copied)))
+    return ScaledTensor(x.value, times(x.mean_square, 1.0, size_product(copied)))
 
 
 @scaled_op("x", "x", "copies h")
@@ -142,11 +142,11 @@ def take(x, indices, axis=None):
     """keras.ops.take."""
     value = ops.take(x.value, indices, axis=axis)
     shape = x.shape if axis is None else (x.shape[axis],)
-    hits = _count(ops.shape(indices)) / entries(shape)
+    hits = size_product(ops.shape(indices)) / entries(shape)
     return ScaledTensor(value, times(x.mean_square, 1.0, hits))
 
 
-def _count(shape):
+def size_product(shape):
     """The product of sizes: an int, or a float32 tensor if one is dynamic."""
     if all(isinstance(s, int) for s in shape):
         return math.prod(shape)

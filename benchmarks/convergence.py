@@ -3,7 +3,8 @@
 Every seed gives the same data and the same initial weights to every precision, so that
 the differences scatter less than the runs. Prints, for each precision, the mean
 difference to the first one in percent and its standard error, and appends each run to a
-JSON file, from which a later call goes on.
+JSON file, from which a later call goes on. A precision may name the dtypes of the
+optimizer's state and of the weights at rest too: "float32:float16:float16".
 
     python benchmarks/convergence.py --seeds 12 --width 96 --depth 3
 """
@@ -31,7 +32,11 @@ def options():
 
 def run(precision, seed, rest):
     """The held-out loss of one run."""
-    args = gpt.parser.parse_args([*rest, "--precision", precision, "--seed", str(seed)])
+    names = "--precision", "--state-dtype", "--weight-dtype"
+    given = ["--seed", str(seed)]
+    for name, value in zip(names, precision.split(":"), strict=False):
+        given += [name, value]
+    args = gpt.parser.parse_args([*rest, *given])
     text, held_out = gpt.read_text()
     model = gpt.compiled(args)
     gpt.train(model, text, args)

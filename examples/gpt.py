@@ -21,6 +21,7 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--precision", choices=PRECISIONS, default="float8-propagated")
 parser.add_argument("--backend", choices=["jax", "tensorflow", "torch"], default="jax")
 parser.add_argument("--state-dtype", default="float32", help="of Adam's moments")
+parser.add_argument("--weight-dtype", help="of kernels at rest, such as float16")
 parser.add_argument("--rate", type=float, default=1e-3)
 SIZES = {"width": 128, "depth": 4, "heads": 4, "context": 64, "batch": 16}
 for name, value in {**SIZES, "steps": 1000, "seed": 0}.items():
@@ -54,23 +55,22 @@ def windows(data, count, context, rng):
 
 def build(args):
     """Pre-norm blocks of attention and a GELU MLP; the output is tied."""
-    recipe, propagate, _ = PRECISIONS[args.precision]
+    (recipe, propagate, _), size = PRECISIONS[args.precision], args.width // args.heads
+    given = {"recipe": recipe, "weight_dtype": args.weight_dtype}
     # The projection to the logits stays in the policy's precision, as is usual.
-    given = {"recipe": "float32", "scaled": propagate}
-    tokens = layers.ScaledEmbedding(BYTES, args.width, name="tokens", **given)
-    positions = layers.ScaledEmbedding(args.context, args.width, **given)
+    table = {**given, "recipe": "float32", "scaled": propagate}
+    tokens = layers.ScaledEmbedding(BYTES, args.width, name="tokens", **table)
+    positions = layers.ScaledEmbedding(args.context, args.width, **table)
     ids = keras.Input((args.context,), dtype="int32")
     places = keras.ops.cumsum(keras.ops.ones_like(ids), axis=1) - 1
     x = layers.ScaledAdd()([tokens(ids), positions(places)])
     for _ in range(args.depth):
         y = layers.ScaledLayerNormalization()(x)
-        size = args.width // args.heads
-        attend = layers.ScaledMultiHeadAttention(args.heads, size, recipe=recipe)
+        attend = layers.ScaledMultiHeadAttention(args.heads, size, **given)
         x = layers.ScaledAdd()([x, attend(y, y, use_causal_mask=True)])
         y = layers.ScaledLayerNormalization()(x)
-        y = layers.ScaledDense(4 * args.width, activation="gelu", recipe=recipe)(y)
-        y = layers.ScaledDense(args.width, recipe=recipe)(y)
-        x = layers.ScaledAdd()([x, y])
+        y = layers.ScaledDense(4 * args.width, activation="gelu", **given)(y)
+        x = layers.ScaledAdd()([x, layers.ScaledDense(args.width, **given)(y)])
     x = layers.ScaledLayerNormalization()(x)
     return keras.Model(ids, layers.Unscale(dtype="float32")(tokens(x, reverse=True)))
 

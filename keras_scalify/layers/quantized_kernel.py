@@ -5,11 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_scalify.layers.scale_state import ScaleState
-from keras_scalify.layers.scaled_layer import (
-    ScaledLayer,
-    dense_inputs,
-    value_shapes,
-)
+from keras_scalify.layers.scaled_layer import dense_inputs, value_shapes
+from keras_scalify.layers.stored_kernel import StoredKernel
 from keras_scalify.ops.activations import activate
 from keras_scalify.ops.arithmetic import add
 from keras_scalify.ops.linear import product_square
@@ -23,7 +20,7 @@ from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 from keras_scalify.scaling import clip_mean_square, mean_square_to_scale
 
 
-class QuantizedKernel(ScaledLayer):
+class QuantizedKernel(StoredKernel):
     """Mixin before a Keras layer: the recipe, the scales, and the quantized product.
 
     Given a plain tensor, the layer takes its scales from the recipe and returns a plain
@@ -89,7 +86,7 @@ class QuantizedKernel(ScaledLayer):
     def _measured(self, x, training):
         """The product of plain tensors, with scales from the recipe."""
         # Every scale is read before any is assigned: Torch assigns in place.
-        kernel = ops.convert_to_tensor(self.kernel_variable.value)
+        kernel = self.wide_kernel()
         x_scale, x_updates = self.scales.operand_scale("input", x)
         w_scale, w_updates = self.scales.operand_scale("kernel", kernel)
         g_scale, g_amax, g_updates = self.scales.gradient_operand()
@@ -103,7 +100,7 @@ class QuantizedKernel(ScaledLayer):
 
     def _propagated(self, x: ScaledTensor, training) -> ScaledTensor:
         """The product of a ScaledTensor, with scales from the mean squares."""
-        kernel = ops.convert_to_tensor(self.kernel_variable.value)
+        kernel = self.wide_kernel()
         w = ScaledTensor(kernel, parameter_square(kernel))
         if training is True:
             self.scales.record(
@@ -154,11 +151,6 @@ class QuantizedKernel(ScaledLayer):
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
         return ScaledTensor(self.adapt(x.value, a, b) * ratio, square)
-
-    @property
-    def kernel_variable(self):
-        """The variable that is quantized."""
-        return self._kernel
 
     def stock_call(self, x):
         """What Keras's layer computes of a plain tensor."""

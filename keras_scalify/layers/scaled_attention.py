@@ -12,6 +12,7 @@ from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.attention import attention_square, effective_size, weights_square
 from keras_scalify.ops.entry import scale, unscale
 from keras_scalify.ops.linear import einsum
+from keras_scalify.ops.narrow_weight import parse_weight_dtype
 from keras_scalify.ops.propagation import times
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
@@ -29,12 +30,18 @@ class QuantizedAttention(ScaledLayer):
     compute_dtype: Any
 
     def __init__(
-        self, *args, recipe: Any = "float8", scaled_attention: bool = False, **kwargs
+        self,
+        *args,
+        recipe: Any = "float8",
+        scaled_attention: bool = False,
+        weight_dtype: str | None = None,
+        **kwargs,
     ):
-        recipe = get_recipe(recipe)
+        recipe, weight_dtype = get_recipe(recipe), parse_weight_dtype(weight_dtype)
         super().__init__(*args, **kwargs)
         self.recipe: Recipe = recipe
         self.scaled_attention = scaled_attention
+        self.weight_dtype = weight_dtype
 
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
@@ -42,7 +49,7 @@ class QuantizedAttention(ScaledLayer):
         for name in PROJECTIONS:
             projection = getattr(self, f"_{name}_dense", None)
             if projection is not None:
-                adopt(projection, ScaledEinsumDense, self.recipe)
+                adopt(projection, ScaledEinsumDense, self.recipe, self.weight_dtype)
                 # A mask of the inputs is the layer's affair: no warning that it ends.
                 projection.supports_masking = True
 
@@ -182,6 +189,8 @@ class QuantizedAttention(ScaledLayer):
             "recipe": recipe_config(self.recipe),
             "scaled_attention": self.scaled_attention,
         }
+        if self.weight_dtype is not None:
+            config["weight_dtype"] = self.weight_dtype
         return {**super().get_config(), **config}
 
 

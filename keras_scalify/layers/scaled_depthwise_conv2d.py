@@ -30,8 +30,12 @@ class ScaledDepthwiseConv2D(QuantizedConv, keras.layers.DepthwiseConv2D):
     """
 
     @property
-    def kernel_variable(self):
-        return self.kernel
+    def kernel(self):
+        return self._kernel if self.weight_scales is None else self.adapted_kernel()
+
+    @kernel.setter
+    def kernel(self, variable):  # by Keras, which has no other name for it here
+        self._kernel = variable
 
     def product(self, x):
         window, positions = tuple(self.kernel_size), self.positions(x)

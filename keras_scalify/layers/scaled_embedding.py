@@ -58,6 +58,12 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
         """The table, with what LoRA adds."""
         return self.embeddings
 
+    @property
+    def embeddings(self):
+        """The table, with what LoRA adds."""
+        is_narrow = self.weight_scales is not None
+        return self.adapted_kernel() if is_narrow else super().embeddings
+
     def call(self, inputs, reverse=False, training=None):
         if reverse:
             return super().call(inputs, training=training)

@@ -38,13 +38,19 @@ class ScaledSGD(ScaledState, keras.optimizers.SGD):
 
     @property
     def _is_stock(self) -> bool:
-        return super()._is_stock or self.momentum == 0
+        return super()._is_stock or (self.momentum == 0 and self._is_wide)
+
+    def slot_names(self):
+        return super().slot_names() if self.momentum else []
 
     def scaled_step(self, gradient, variable, learning_rate):
         index, beta = self._get_variable_index(variable), self.momentum
         rate = ops.cast(learning_rate, "float32")
         g = self.widen(gradient, variable) * rate
         bits = self.random_bits(variable, index)
+        if not beta:
+            self.move(variable, g, bits)
+            return
         storage, slot = (
             self.storage("momentum", g.shape),
             self._slots["momentum"][index],

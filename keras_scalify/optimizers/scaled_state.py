@@ -4,17 +4,19 @@ import math
 from typing import Any
 
 from keras import ops
-from keras.backend import standardize_dtype
 
 from keras_scalify import backend
-from keras_scalify.formats import FORMATS
 from keras_scalify.optimizers.block_storage import BlockStorage
-from keras_scalify.optimizers.random_bits import mix, random_bits
-from keras_scalify.optimizers.stochastic_rounding import stochastic_round
+from keras_scalify.optimizers.narrow_weights import (
+    NarrowWeights,
+    is_scales,
+    narrow_format,
+)
+from keras_scalify.optimizers.random_bits import random_bits
 from keras_scalify.optimizers.storages import STORAGES, parse_state_dtype
 
 
-class ScaledState:
+class ScaledState(NarrowWeights):
     """Mixin before a Keras optimizer: its moments in narrow formats.
 
     A subclass names its moments and computes an update from float32 ones; how they rest
@@ -54,10 +56,12 @@ class ScaledState:
         self.min_size = min_size
         self._storages = storages
         self._slots: dict[str, list] = {}
+        self._is_wide = True
 
     @property
     def _is_stock(self) -> bool:
-        return all(s.format.is_identity for s in self._storages.values())
+        wide_state = all(s.format.is_identity for s in self._storages.values())
+        return wide_state and self._is_wide
 
     def storage(self, name: str, shape):
         """A moment's storage: float32 for a small variable where others have 8 bits."""
@@ -75,6 +79,7 @@ class ScaledState:
         """Create the state of every variable that is updated."""
         if self.built:
             return
+        self._is_wide = all(narrow_format(v) is None for v in variables)
         if self._is_stock:
             super().build(variables)
             return
@@ -83,6 +88,7 @@ class ScaledState:
         self._slots = {name: [] for name in self.slot_names()}
         for variable in variables:
             overwritten = getattr(variable, "overwrite_with_gradient", False)
+            overwritten = overwritten or is_scales(variable)
             for name, slots in self._slots.items():
                 storage = self.storage(_moment(name), variable.shape)
                 slot = None if overwritten else storage.add(self, variable, name)
@@ -95,6 +101,9 @@ class ScaledState:
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Keras's own update, or the one on narrow state."""
+        index = self._get_variable_index(variable)
+        if is_scales(self._trainable_variables[index]):
+            return  # they follow their data
         step = super().update_step if self._is_stock else self.scaled_step
         step(gradient, variable, learning_rate)
 
@@ -112,17 +121,6 @@ class ScaledState:
         """32 random bits an element, of this step."""
         # The variable's shape is always known, that of a sparse gradient is not.
         return random_bits(variable.shape, self.seed, index, self.iterations)
-
-    def move(self, variable, step, bits) -> None:
-        """Subtract the step; round stochastically where the variable is narrow."""
-        dtype = standardize_dtype(variable.dtype)
-        row = FORMATS.get(dtype)
-        if row is None or row.is_identity:
-            self.assign_sub(variable, ops.cast(step, dtype))
-            return
-        moved = ops.cast(ops.convert_to_tensor(variable), "float32") - step
-        rounded = stochastic_round(moved, row, mix(bits))
-        self.assign(variable, ops.cast(rounded, dtype))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

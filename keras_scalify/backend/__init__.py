@@ -15,6 +15,7 @@ imported.
 | is_native() | whether quantized products use real narrow arrays |
 | mean_square(x) | mean(x**2), float32, positive and finite |
 | quantize(x, scale, format) | the operand: x / scale, clipped and rounded |
+| recomputed(function, apart) | a function that keeps its arguments alone |
 | transpose(function, shape, cotangent) | the transpose of a linear function |
 """
 
@@ -42,4 +43,5 @@ einsum = _active.einsum
 is_native = _active.is_native
 mean_square = _active.mean_square
 quantize = _active.quantize
+recomputed = _active.recomputed
 transpose = _active.transpose

@@ -1,5 +1,7 @@
 """The boundary on JAX."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -22,9 +24,12 @@ __all__ = [
     "is_native",
     "mean_square",
     "quantize",
+    "recomputed",
     "transpose",
 ]
 
+# In XLA_FLAGS: matmuls are library calls. By default XLA prefers Triton's on a GPU.
+_LIBRARY_CALLS = "--xla_gpu_enable_triton_gemm=false"
 # Traces whose values stay inside. JAX exports no classes for them (0.10): by name.
 _PROGRAMS = "DynamicJaxprTrace", "BatchTrace"
 
@@ -64,25 +69,83 @@ def custom_vjp(forward, backward):
     return primal
 
 
+def recomputed(function, apart: bool):
+    """A function of tensors whose backward pass keeps its arguments and nothing else.
+
+    In native form, where memory is what counts: what is computed forward XLA would
+    keep for the backward pass. On a CPU it is the function itself.
+
+    Args:
+        function: of one or more tensors.
+        apart: recompute for each gradient by itself, inside the kernel that uses it,
+            rather than write a gradient for several to read.
+    """
+    if not is_native():
+        return function
+    primal = jax.custom_vjp(function)
+
+    def push(*tensors):
+        # Unfused from a matmul before it: XLA (jaxlib 0.10.2) fails to build a float8
+        # library call that computes a GELU and keeps its argument.
+        tensors = lax.optimization_barrier(tensors)
+        return function(*tensors), tensors
+
+    def pull(tensors, g):
+        gradients = []
+        for i in range(len(tensors)):
+            copies = i if apart else 0  # equal barriers would be merged into one
+            kept, *gs = lax.optimization_barrier((tensors, g, *[g] * copies))
+            gradients.append(jax.vjp(function, *kept)[1](gs[0])[i])
+        return tuple(gradients)
+
+    primal.defvjp(push, pull)
+    return primal
+
+
 def quantize(x, scale, format: Format):
     """x / scale on the format's grid: a real array of it if native, else float32."""
     x = jnp.asarray(x, "float32")
     if not is_native():
         return round_to_format(x, scale, format)
-    clipped = jnp.clip(x * (1.0 / scale), -format.max, format.max)
-    return jnp.where(jnp.isfinite(x), clipped, x).astype(format.name)
+    # An infinity must stay visible. A test of x beside the quotient, rather than of
+    # its result, lets XLA transpose the narrow result and not the wide x.
+    limit = jnp.where(jnp.abs(x) == jnp.inf, jnp.inf, format.max)
+    return jnp.clip(x * (1.0 / scale), -limit, limit).astype(format.name)
 
 
 def einsum(equation: Equation, a, b, scales, dtype):
     """The product of two quantized operands times both scales, summed in float32."""
-    if not (a.dtype == b.dtype or a.dtype.itemsize == b.dtype.itemsize == 1):
-        a, b = a.astype("float32"), b.astype("float32")
-    wide = "bfloat16" if dtype == "bfloat16" and is_native() else "float32"
-    numbers = _dimension_numbers(equation)
-    y = lax.dot_general(a, b, numbers, preferred_element_type=wide)
-    # One scale after the other: their product may leave the range where y does not.
-    y = (y * scales[0].astype(wide) * scales[1].astype(wide)).astype(dtype)
+    float8 = a.dtype.itemsize == b.dtype.itemsize == 1
+    if float8 and _LIBRARY_CALLS in os.environ.get("XLA_FLAGS", ""):
+        y = _dequantized_product(equation, a, b, scales, dtype)
+    else:
+        if not (float8 or a.dtype == b.dtype):
+            a, b = a.astype("float32"), b.astype("float32")
+        wide = "bfloat16" if dtype == "bfloat16" and is_native() else "float32"
+        y = _dot(equation, a, b, wide)
+        # One scale after the other: their product may leave the range where y does not.
+        y = (y * scales[0].astype(wide) * scales[1].astype(wide)).astype(dtype)
     return jnp.transpose(y, [equation.product.index(c) for c in equation.y])
+
+
+def _dequantized_product(equation: Equation, a, b, scales, dtype):
+    """Dequantize, then dot: XLA makes one float8 library call of the two.
+
+    The call applies the scales and writes the dtype asked for, each of which is a pass
+    over the result after a dot of bare float8. With Triton's matmuls XLA would compute
+    this in bfloat16, which holds the operands exactly.
+    """
+    a, b = (
+        q.astype("bfloat16") * s.astype("bfloat16")
+        for q, s in zip((a, b), scales, strict=True)
+    )
+    y = _dot(equation, a, b, "bfloat16" if dtype == "bfloat16" else "float32")
+    return y.astype(dtype)
+
+
+def _dot(equation: Equation, a, b, dtype):
+    numbers = _dimension_numbers(equation)
+    return lax.dot_general(a, b, numbers, preferred_element_type=dtype)
 
 
 def _dimension_numbers(equation: Equation):

@@ -20,6 +20,7 @@ __all__ = [
     "is_native",
     "mean_square",
     "quantize",
+    "recomputed",
     "transpose",
 ]
 
@@ -58,6 +59,11 @@ def custom_vjp(forward, backward):
         return outputs, pull
 
     return lambda *tensors: primal(*(tf.convert_to_tensor(t) for t in tensors))
+
+
+def recomputed(function, apart: bool):
+    """The function itself. See backend/jax.py."""
+    return function
 
 
 def quantize(x, scale, format: Format):

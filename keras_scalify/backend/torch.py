@@ -22,6 +22,7 @@ __all__ = [
     "is_native",
     "mean_square",
     "quantize",
+    "recomputed",
     "transpose",
 ]
 
@@ -74,12 +75,11 @@ def custom_vjp(forward, backward):
 
     `needed` tells which gradients autograd asks for: the others are not computed.
     """
-
     return functools.partial(_CustomVjp.apply, forward, backward)
 
 
 class _CustomVjp(torch.autograd.Function):
-    # One class for all: torch.compile traces no class statement, and each costs 60 us.
+    # One for all: torch.compile traces no class statement, and each costs 60 us.
     @staticmethod
     def forward(ctx, forward, backward, *tensors):
         outputs, residuals = forward(*tensors)
@@ -92,6 +92,11 @@ class _CustomVjp(torch.autograd.Function):
     def backward(ctx, *cotangents):
         needed = ctx.needs_input_grad[2:]
         return None, None, *ctx.pull(ctx.saved_tensors, cotangents, needed)
+
+
+def recomputed(function, apart: bool):
+    """The function itself. See backend/jax.py."""
+    return function
 
 
 def quantize(x, scale, format: Format):
@@ -143,8 +148,7 @@ def _scaled_mm(equation: Equation, a, b, scales, dtype):
     wide = dtype if dtype == torch.bfloat16 else torch.float32
     y = torch._scaled_mm(_pad(rows), _pad(columns).t(), *scales, out_dtype=wide)
     sizes = dict(zip(equation.x + equation.w, a.shape + b.shape, strict=True))
-    y = y[: rows.shape[0], : columns.shape[0]]
-    y = y.reshape([sizes[c] for c in equation.product])
+    y = y[: len(rows), : len(columns)].reshape([sizes[c] for c in equation.product])
     return y.permute([equation.product.index(c) for c in equation.y]).to(dtype)
 
 
@@ -158,11 +162,9 @@ def _matrix(tensor, term: str, equation: Equation):
 def _pad(matrix):
     """Zeros up to multiples of 16, which add nothing to the product."""
     rows, columns = ((-size) % 16 for size in matrix.shape)
-    if not rows and not columns:
-        return matrix.contiguous()
     codes = matrix.view(torch.uint8)  # padding has no float8 kernel; code 0 is zero
     padded = torch.nn.functional.pad(codes, (0, columns, 0, rows))
-    return padded.view(matrix.dtype)
+    return padded.contiguous().view(matrix.dtype)
 
 
 def can_assign(variable, value) -> bool:

@@ -7,7 +7,7 @@ from keras import ops
 from keras_scalify.layers.scale_state import ScaleState
 from keras_scalify.layers.scaled_layer import dense_inputs, value_shapes
 from keras_scalify.layers.stored_kernel import StoredKernel
-from keras_scalify.ops.activations import activate
+from keras_scalify.ops.activate import activate, activate_sum
 from keras_scalify.ops.arithmetic import add
 from keras_scalify.ops.linear import product_square
 from keras_scalify.ops.normalization import parameter_square
@@ -129,17 +129,13 @@ class QuantizedKernel(StoredKernel):
 
     def _finished(self, y):
         """Bias and activation, in the compute dtype."""
+        bias = None
         if self.bias is not None:
-            bias = ops.cast(self.bias, self.compute_dtype)
-            bias = self.broadcast_bias(bias)
+            bias = self.broadcast_bias(ops.cast(self.bias, self.compute_dtype))
             if is_scaled(y):
                 square = clip_mean_square(y.mean_square + parameter_square(self.bias))
-                y = ScaledTensor(ops.add(y.value, bias), square)
-            else:
-                y = ops.add(y, bias)
-        if is_scaled(y):
-            return activate(self.activation, y)
-        return y if self.activation is None else self.activation(y)
+                y = ScaledTensor(y.value, square)
+        return activate_sum(self.activation, y, bias)
 
     def _adapted(self, x):
         """What LoRA adds, in the compute dtype: its kernel is `alpha / rank A B`."""

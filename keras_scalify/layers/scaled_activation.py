@@ -3,7 +3,7 @@
 import keras
 
 from keras_scalify.layers.scaled_layer import ScaledLayer
-from keras_scalify.ops.activations import activate
+from keras_scalify.ops.activate import activate
 from keras_scalify.scaled_tensor import is_scaled
 
 

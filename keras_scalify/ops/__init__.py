@@ -6,8 +6,9 @@ an AttributeError that says to `unscale` first.
 
 import keras as _keras
 
+from keras_scalify.ops.activate import activate
 from keras_scalify.ops.activations import CURVE_OPS as _CURVE_OPS
-from keras_scalify.ops.activations import activate, glu
+from keras_scalify.ops.activations import glu
 from keras_scalify.ops.arithmetic import (
     add,
     divide,

@@ -11,7 +11,6 @@ from keras import ops
 from keras_scalify import backend
 from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.gaussian import lookup, moments
-from keras_scalify.ops.normalization import exp, log_softmax, softmax
 from keras_scalify.ops.propagation import (
     RULES,
     Rule,
@@ -80,8 +79,6 @@ CURVES: dict[str, Callable] = {
         z > threshold, z, default_value
     ),
 }
-# Names that stand for the same function.
-SYNONYMS = {"swish": "silu", "hard_swish": "hard_silu"}
 
 
 # Those that scale with their argument: E[f(z)**2] / E[z**2], which is E[f'(z)**2] too.
@@ -148,32 +145,3 @@ def glu(x, axis=-1):
     """keras.ops.glu: the first half of the axis times the sigmoid of the second."""
     value, gate = split(x, 2, axis=axis)
     return multiply(value, CURVE_OPS["sigmoid"](gate))
-
-
-# Activations that are no function of one entry alone.
-OTHERS = {
-    "exponential": exp,
-    "glu": glu,
-    "log_softmax": log_softmax,
-    "softmax": softmax,
-}
-
-
-def activate(activation, x: ScaledTensor) -> ScaledTensor:
-    """A layer's activation, given as Keras keeps it: a function or None.
-
-    Raises:
-        ValueError: the function has no rule; names it.
-    """
-    name = getattr(activation, "__name__", type(activation).__name__)
-    name = SYNONYMS.get(name, name)
-    if activation is None or name == "linear":
-        return x
-    if name in CURVES:
-        return ScaledTensor(activation(x.value), curve_mean_square(name, x.mean_square))
-    if name in OTHERS:
-        return OTHERS[name](x)
-    raise ValueError(
-        f"the activation {name!r} has no rule for a ScaledTensor. Use activation=None, "
-        "then ks.ops.unscale, then the activation."
-    )

@@ -168,9 +168,11 @@ def products():
 
 @pytest.mark.parametrize("equation", ["bk,kn->bn", "abk,kn->abn", "bqhd,bkhd->bhqk"])
 @pytest.mark.parametrize("names", [tuple(reversed(FLOAT8))])
-def test_native_and_emulated_products_agree(equation, names, monkeypatch):
+@pytest.mark.parametrize("flags", ["", "--xla_gpu_enable_triton_gemm=false"])
+def test_native_and_emulated_products_agree(equation, names, flags, monkeypatch):
     from keras_scalify.equations import parse
 
+    monkeypatch.setenv("XLA_FLAGS", flags)  # JAX: another form of the product
     pair, scales = products()[equation], (2.0**-7, 2.0**-6)
     results = []
     for form in FORMS:

@@ -1,6 +1,7 @@
 """Low-precision training for Keras with scales that travel with the data."""
 
 from keras_scalify import config, layers, ops, optimizers
+from keras_scalify.conversion import scalify, scalify_report, unscalify
 from keras_scalify.formats import FORMATS, Format
 from keras_scalify.recipes import RECIPES, Recipe
 from keras_scalify.scaled_tensor import ScaledTensor
@@ -15,6 +16,9 @@ __all__ = [
     "layers",
     "ops",
     "optimizers",
+    "scalify",
+    "scalify_report",
+    "unscalify",
 ]
 
 __version__ = "0.1.0"

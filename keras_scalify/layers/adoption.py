@@ -1,59 +1,140 @@
-"""Turning a built Keras layer into a scaled one, in place: the same variables, no copy.
+"""Turning built Keras layers into scaled ones and back: the same variables, no copy."""
 
-It needs what Keras keeps private, for want of a public way: a layer's tracker, its
-variables' autocast and, on Torch, its registry. Seen working with Keras 3.15.
-"""
+import contextlib
+import inspect
+import warnings
+from collections.abc import Iterator
 
-from typing import Any
+import keras
 
-from keras_scalify.recipes import get_recipe
+from keras_scalify.layers import keras_private as private
+from keras_scalify.layers import kernel_exchange as exchange
+from keras_scalify.layers.quantized_kernel import QuantizedKernel
+from keras_scalify.layers.registration import keras_class
 
 
-def adopt(
-    layer,
-    scaled_class: type,
-    recipe: Any = "float8",
-    weight_dtype: str | None = None,
-) -> None:
+def arguments(scaled_class: type) -> list[str]:
+    """The names of the arguments that a scaled class adds to Keras's."""
+    bases = scaled_class.__mro__[
+        : scaled_class.__mro__.index(keras_class(scaled_class))
+    ]
+    return [
+        name
+        for base in bases
+        if "__init__" in vars(base)
+        for name, parameter in inspect.signature(base.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+
+
+def settings_of(layer) -> dict:
+    """The arguments that a scaled layer's class adds to Keras's, as in its config."""
+    config = layer.get_config()
+    return {name: config[name] for name in arguments(type(layer)) if name in config}
+
+
+def adopt(layer, scaled_class: type, **settings):
     """Make a built layer an instance of the scaled class that replaces its own.
 
     Args:
-        layer: a built layer whose class is a base of `scaled_class`.
-        scaled_class: a QuantizedKernel.
-        recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
-        weight_dtype: "float16" or "bfloat16" to initialize the kernel anew in it.
+        layer: a built layer whose class is the base of `scaled_class`.
+        scaled_class: a ScaledLayer.
+        **settings: the arguments that `scaled_class` adds to Keras's, such as
+            recipe="float8".
+
+    Returns:
+        The variable of the kernel, if `weight_dtype` made another one take its place,
+        for `release`; or else None.
+
+    Raises:
+        ValueError: a setting that the class does not take, or not this value of it.
+            The layer is unchanged.
     """
-    layer._tracker.unlock()
-    layer.__class__ = scaled_class
-    layer.recipe = get_recipe(recipe)
-    layer.scales = None
-    layer.weight_dtype = weight_dtype
-    layer.weight_scales = None
-    if weight_dtype is not None:
-        _store_narrow(layer)
-    layer._convert_input_args = False
-    if not layer.recipe.is_identity:
-        for variable in (layer.kernel_variable, layer.bias):
-            if variable is not None:
-                variable._autocast = False
-        layer.add_scales()
-    if hasattr(layer, "_track_variables"):  # Torch
-        layer._track_variables()
-    layer._tracker.lock()
+    pattern = _unbuilt(layer, scaled_class, settings)
+    stock, added, kernel = type(layer), _added(pattern, layer), None
+    try:
+        with private.unlocked(layer), _name_scope(layer):
+            layer.__class__ = scaled_class
+            for name in added:
+                setattr(layer, name, getattr(pattern, name))
+            private.copy_call(pattern, layer)
+            if isinstance(layer, QuantizedKernel):
+                exchange.rename(layer, exchange.STOCK, exchange.SCALED)
+                kernel = exchange.narrow_kernel(layer)
+                _set_autocast(layer, False)
+            layer.add_state()
+    except BaseException:
+        _drop(layer, stock, added, kernel)
+        raise
+    private.register_variables(layer)
+    return kernel
 
 
-def _store_narrow(layer):
-    """Replace the kernel's variable, not used so far, by a narrow one."""
-    old, bias = layer._kernel, layer.bias
-    layer._kernel = None
-    layer._untrack_variable(old)
-    layer._kernel = layer.add_weight(
-        name="kernel",
-        shape=old.shape,
-        initializer=layer.kernel_initializer,
-        regularizer=old.regularizer,
-        constraint=old.constraint,
-    )
-    if bias is not None:  # the kernel comes first
-        layer._untrack_variable(bias)
-        layer._track_variable(bias)
+def release(layer, kernel=None) -> None:
+    """Undo `adopt`: make a scaled layer one of the Keras class that it replaces.
+
+    Args:
+        layer: a built scaled layer.
+        kernel: the variable of the kernel, if `adopt` replaced it. Default: the one
+            there is, or of a kernel that rests narrow a wide one.
+    """
+    stock = keras_class(type(layer))
+    scaled = _unbuilt(layer, type(layer), settings_of(layer))
+    _drop(layer, stock, _added(scaled, _unbuilt(layer, stock, {})), kernel)
+
+
+def _drop(layer, stock, added, kernel):
+    """Give a layer its Keras class back, without the attributes that were added."""
+    with private.unlocked(layer), _name_scope(layer):
+        if isinstance(layer, QuantizedKernel):
+            if getattr(layer, "weight_scales", None) is not None:
+                wide = exchange.wide_variable(layer) if kernel is None else kernel
+                exchange.replace_kernel(layer, wide)
+            _set_autocast(layer, True)
+            exchange.rename(layer, exchange.SCALED, exchange.STOCK)
+        for each in private.states(layer):
+            private.untrack(layer, each)
+        for name in added:
+            if hasattr(layer, name):
+                delattr(layer, name)
+        layer.__class__ = stock
+        private.copy_call(_unbuilt(layer, stock, {}), layer)
+    private.register_variables(layer)
+
+
+def _unbuilt(layer, cls, settings):
+    """An unbuilt layer of this class, with the arguments that it cannot do without."""
+    with warnings.catch_warnings():  # of arguments that have no portable config
+        warnings.simplefilter("ignore")
+        config = keras_class(type(layer)).get_config(layer)
+    empty = inspect.Parameter.empty
+    parameters = inspect.signature(keras_class(cls).__init__).parameters.values()
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    names = [p.name for p in parameters if p.default is empty and p.kind in kinds]
+    required = {
+        name: getattr(layer, name) if isinstance(config[name], dict) else config[name]
+        for name in names
+        if name != "self"
+    }
+    return cls(**required, **settings, name=layer.name, dtype=layer.dtype_policy)
+
+
+def _added(pattern, layer):
+    return [name for name in vars(pattern) if name not in vars(layer)]
+
+
+@contextlib.contextmanager
+def _name_scope(layer) -> Iterator[None]:
+    """The scope of names that the layer was built in."""
+    with contextlib.ExitStack() as stack:
+        for name in (layer.path or layer.name).split("/"):
+            stack.enter_context(keras.name_scope(name))
+        yield
+
+
+def _set_autocast(layer, autocast):
+    """The kernel is quantized from its widest copy, unless Keras's layer computes."""
+    recipe = getattr(layer, "recipe", None)
+    if recipe is not None and not recipe.is_identity:
+        for variable in private.own_variables(layer):
+            variable._autocast = autocast

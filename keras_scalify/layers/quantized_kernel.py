@@ -62,14 +62,17 @@ class QuantizedKernel(StoredKernel):
         # LoRA locks the layer, so it comes after the scales.
         rank, self.lora_rank = getattr(self, "lora_rank", None), None
         super().build(input_shape)
-        self.add_scales()
+        self.add_state()
         self.lora_rank = rank
         if rank:
             self.enable_lora(rank, lora_alpha=self.lora_alpha)
 
-    def add_scales(self):
-        """Create the state of the scales."""
+    def add_state(self):
+        """Create the state of the scales, if the recipe has any."""
+        if self.recipe.is_identity:
+            return
         self.scales = ScaleState(self.recipe, name="scales")
+        self.scales.trainable = self.trainable
         self.scales.build()
 
     def call(self, inputs, training=None):

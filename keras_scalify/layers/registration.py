@@ -3,6 +3,16 @@
 import keras
 
 
+def is_keras(cls: type) -> bool:
+    """Whether a class is one of Keras's own."""
+    return cls.__module__.startswith("keras.")
+
+
+def keras_class(cls: type) -> type:
+    """The class of Keras that a scaled class replaces."""
+    return next(base for base in cls.__mro__ if is_keras(base))
+
+
 def replaces_keras_layer(cls: type) -> type:
     """Register a scaled layer, and let files name it like the layer that it replaces.
 
@@ -12,7 +22,5 @@ def replaces_keras_layer(cls: type) -> type:
     stay.
     """
     cls = keras.saving.register_keras_serializable("keras_scalify", cls.__name__)(cls)
-    cls.__name__ = next(
-        base.__name__ for base in cls.__mro__ if base.__module__.startswith("keras.")
-    )
+    cls.__name__ = keras_class(cls).__name__
     return cls

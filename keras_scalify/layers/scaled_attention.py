@@ -3,6 +3,7 @@
 from typing import Any
 
 from keras import ops
+from keras.layers import EinsumDense
 
 from keras_scalify import backend
 from keras_scalify.layers.adoption import adopt
@@ -46,10 +47,13 @@ class QuantizedAttention(ScaledLayer):
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
         super(ScaledLayer, self).build(*shapes)
-        for name in PROJECTIONS:
-            projection = getattr(self, f"_{name}_dense", None)
-            if projection is not None:
-                adopt(projection, ScaledEinsumDense, self.recipe, self.weight_dtype)
+        self.add_state()
+
+    def add_state(self):
+        settings = {"recipe": self.recipe, "weight_dtype": self.weight_dtype}
+        for projection in (getattr(self, f"_{n}_dense", None) for n in PROJECTIONS):
+            if type(projection) is EinsumDense:
+                adopt(projection, ScaledEinsumDense, **settings)
                 # A mask of the inputs is the layer's affair: no warning that it ends.
                 projection.supports_masking = True
 
@@ -185,13 +189,10 @@ class QuantizedAttention(ScaledLayer):
         raise NotImplementedError
 
     def get_config(self):
-        config = {
-            "recipe": recipe_config(self.recipe),
-            "scaled_attention": self.scaled_attention,
-        }
+        config = {**super().get_config(), "recipe": recipe_config(self.recipe)}
         if self.weight_dtype is not None:
             config["weight_dtype"] = self.weight_dtype
-        return {**super().get_config(), **config}
+        return {**config, "scaled_attention": self.scaled_attention}
 
 
 def _first(mask):

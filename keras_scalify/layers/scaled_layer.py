@@ -58,6 +58,9 @@ class ScaledLayer:
     # its own (3.15).
     compute_mask._is_default = True
 
+    def add_state(self):
+        """Create what a built layer of Keras lacks. Most layers lack nothing."""
+
     def takes_scaled(self, *inputs) -> bool:
         """Whether the inputs are scaled (or plain).
 

@@ -18,6 +18,12 @@ OTHERS = {
 }
 
 
+def has_rule(activation) -> bool:
+    """Whether `activate` takes a layer's activation."""
+    name = _name(activation)
+    return activation is None or name == "linear" or name in CURVES or name in OTHERS
+
+
 def activate(activation, x: ScaledTensor) -> ScaledTensor:
     """The activation of a ScaledTensor.
 

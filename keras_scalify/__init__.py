@@ -1,7 +1,12 @@
 """Low-precision training for Keras with scales that travel with the data."""
 
 from keras_scalify import config, layers, ops, optimizers
-from keras_scalify.conversion import scalify, scalify_report, unscalify
+from keras_scalify.conversion import (
+    freeze_scales,
+    scalify,
+    scalify_report,
+    unscalify,
+)
 from keras_scalify.formats import FORMATS, Format
 from keras_scalify.recipes import RECIPES, Recipe
 from keras_scalify.scaled_tensor import ScaledTensor
@@ -13,6 +18,7 @@ __all__ = [
     "Recipe",
     "ScaledTensor",
     "config",
+    "freeze_scales",
     "layers",
     "ops",
     "optimizers",

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 
@@ -81,6 +81,30 @@ def release(layer, kernel=None) -> None:
     stock = keras_class(type(layer))
     scaled = _unbuilt(layer, type(layer), settings_of(layer))
     _drop(layer, stock, _added(scaled, _unbuilt(layer, stock, {})), kernel)
+
+
+def restate(layer, recipe) -> Callable[[], None]:
+    """Give a scaled layer another recipe, and the state that it needs.
+
+    Returns:
+        A function that undoes it.
+    """
+    old = layer.scales, layer.recipe
+
+    def assign(scales, recipe):
+        with private.unlocked(layer), _name_scope(layer):
+            private.untrack(layer, layer.scales)
+            layer.scales, layer.recipe = scales, recipe
+            if scales is None:
+                layer.add_state()
+        private.register_variables(layer)
+
+    assign(None, recipe)
+    kept = {variable.name: variable for variable in old[0].weights}
+    for variable in layer.scales.weights:
+        if variable.name in kept:
+            variable.assign(keras.ops.convert_to_numpy(kept[variable.name]))
+    return lambda: assign(*old)
 
 
 def _drop(layer, stock, added, kernel):

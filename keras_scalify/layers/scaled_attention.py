@@ -2,11 +2,11 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 from keras.layers import EinsumDense
 
 from keras_scalify import backend
-from keras_scalify.layers.adoption import adopt
 from keras_scalify.layers.scaled_einsum_dense import ScaledEinsumDense
 from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_shapes
 from keras_scalify.ops.arithmetic import multiply
@@ -18,7 +18,8 @@ from keras_scalify.ops.propagation import times
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
-PROJECTIONS = ("query", "key", "value", "gate", "output")
+# Where Keras's layers keep their projections.
+PROJECTIONS = {f"_{name}_dense" for name in ("query", "key", "value", "gate", "output")}
 
 
 class QuantizedAttention(ScaledLayer):
@@ -56,6 +57,23 @@ class QuantizedAttention(ScaledLayer):
                 adopt(projection, ScaledEinsumDense, **settings)
                 # A mask of the inputs is the layer's affair: no warning that it ends.
                 projection.supports_masking = True
+
+    def __setattr__(self, name, value):
+        # Keras makes a projection, keeps it and builds it: here it becomes ours.
+        if name in PROJECTIONS and isinstance(value, keras.layers.EinsumDense):
+            value = self._scaled(value)
+        super().__setattr__(name, value)
+
+    def _scaled(self, projection):
+        """A ScaledEinsumDense like a projection that is not built."""
+        config = projection.get_config()
+        for name in "kernel_initializer", "bias_initializer":
+            config[name] = getattr(projection, name)  # with its seed
+        own = {"recipe": self.recipe, "weight_dtype": self.weight_dtype}
+        projection = ScaledEinsumDense.from_config({**config, **own})
+        # A mask of the inputs is the layer's affair: no warning that it ends.
+        projection.supports_masking = True
+        return projection
 
     def compute_output_spec(self, query, value, key=None, **kwargs):
         scaled = self.takes_scaled(query, value, key)

@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_scalify.layers.scaled_layer import ScaledLayer
 from keras_scalify.ops.narrow_weight import (
-    INITIAL_UNIT,
     SCALE,
     UNIT,
     NarrowWeight,
@@ -43,7 +42,7 @@ class WeightScales(keras.layers.Layer):
 
     def _first(self, shape, dtype=None):
         scale = scale_of(self._initial(self._shape, dtype="float32"))
-        return ops.stack([scale, ops.full((), INITIAL_UNIT, "float32")])
+        return ops.stack([scale, ops.zeros((), "float32")])  # no unit yet
 
     def save_own_variables(self, store):
         pass

@@ -14,7 +14,7 @@ from keras_scalify.scaling import amax_to_scale
 
 # The two entries of `scales`, float32 powers of two.
 SCALE = 0  # W = data * scale
-UNIT = 1  # the gradient that reaches data is the gradient of W times unit
+UNIT = 1  # the gradient that reaches data is that of W times unit; 0: not known yet
 
 DTYPES = "float16", "bfloat16"
 # Largest entries lie near 2**6: they may grow by 2**9, and normal numbers go down to
@@ -23,7 +23,7 @@ WEIGHT_MARGIN, LARGEST, LEAST = 9, 2.0**12, 2.0**-2
 # Largest gradients lie near 2**0, so that one step may bring larger ones by 2**11, and
 # sums over the calls of a shared layer still fit.
 GRADIENT_MARGIN, LIMIT = 15, 2.0**11
-INITIAL_SCALE, INITIAL_UNIT = 2.0**-12, 2.0**8  # of zeros, and before any gradient
+INITIAL_SCALE = 2.0**-12  # of zeros
 
 _updating = contextvars.ContextVar("updating", default=False)
 
@@ -33,6 +33,7 @@ def wide(data, scales):
 
     Its gradient is `h scales[1]`, clipped to +-2**11, in data's dtype; that of scales
     is (1, amax(h)): the way of amax(h) to the optimizer, whatever both are divided by.
+    With a unit of 0 it comes from amax(h), and the optimizer finds it again.
 
     Args:
         data: float16 or bfloat16, any shape.
@@ -49,9 +50,9 @@ def _wide(dtype: str):
     def backward(residuals, cotangents, needed):
         (h,) = cotangents
         # An infinity must reach loss scaling as one; finite values are clipped.
-        g = ops.clip(h * residuals[0][UNIT], -LIMIT, LIMIT)
-        g = ops.cast(ops.where(ops.isfinite(h), g, h), dtype)
-        return g, ops.stack([ops.ones((), "float32"), backend.amax(h)])
+        found = ops.stack([ops.ones((), "float32"), backend.amax(h)])
+        g = ops.clip(h * used_unit(residuals[0][UNIT], found), -LIMIT, LIMIT)
+        return ops.cast(ops.where(ops.isfinite(h), g, h), dtype), found
 
     return backend.custom_vjp(forward, backward)
 
@@ -90,6 +91,11 @@ def next_unit(unit, gradient):
         ops.where(known, amax, 1.0), FORMATS["float16"], GRADIENT_MARGIN
     )
     return ops.where(known, 1.0 / scale, unit)
+
+
+def used_unit(unit, gradient):
+    """The unit of a step's gradient: the known one, or the one that it was given."""
+    return ops.where(unit > 0, unit, next_unit(1.0, gradient))
 
 
 @contextlib.contextmanager

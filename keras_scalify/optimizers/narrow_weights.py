@@ -14,6 +14,7 @@ from keras_scalify.ops.narrow_weight import (
     next_scale,
     next_unit,
     updating,
+    used_unit,
 )
 from keras_scalify.optimizers.random_bits import mix
 from keras_scalify.optimizers.stochastic_rounding import stochastic_round
@@ -64,7 +65,8 @@ class NarrowWeights:
     def _in_units_of_weights(self, grads, variables):
         """Gradients of the weights from those of their data; 0 for the scales."""
         pairs = list(zip(grads, variables, strict=False))
-        wide = [_of_weight(g, v) for g, v in pairs]
+        found = {id(v): g for g, v in pairs if is_scales(v) and g is not None}
+        wide = [_of_weight(g, v, found) for g, v in pairs]
         for g, v in pairs:
             if is_scales(v) and g is not None:
                 scale, unit = (ops.convert_to_tensor(v.value)[i] for i in (SCALE, UNIT))
@@ -87,6 +89,13 @@ class NarrowWeights:
                 kept = 0.0 if is_scales(variable) else momentum
                 average.assign(kept * average + (1.0 - kept) * value)
 
+    def _overwrite_model_variables_with_average_value(self, trainable_variables):
+        """Keras's, with the cast that TensorFlow does not make."""
+        averages = self._model_variables_moving_average
+        for variable, average in zip(trainable_variables, averages, strict=True):
+            if average is not None:
+                variable.assign(ops.cast(average.value, variable.dtype))
+
     def move(self, variable, step, bits) -> None:
         """Subtract the step; round stochastically where the variable is narrow."""
         known = self._trainable_variables[self._get_variable_index(variable)]
@@ -95,17 +104,27 @@ class NarrowWeights:
             self.assign_sub(variable, ops.cast(step, standardize_dtype(variable.dtype)))
             return
         data = ops.cast(ops.convert_to_tensor(variable), "float32")
-        guard, scale, new_scale = known.constraint, 1.0, 1.0
-        if isinstance(guard, NarrowWeight):
-            scales = ops.convert_to_tensor(guard.scales.value)
-            scale = new_scale = scales[SCALE]
-            if not self.use_ema:  # averages are of data, with one scale
-                new_scale = next_scale(scale, backend.amax(data))
-                guard.scales.assign(ops.stack([new_scale, scales[UNIT]]))
+        scale, new_scale, updates = self._scales_of(known, data)
         kept = data * scale * self._decay(known) - step
         kept = ops.clip(kept / new_scale, -row.max, row.max)
         rounded = stochastic_round(kept, row, mix(bits))
         self.assign(variable, ops.cast(rounded, row.name))
+        # Last: on Torch `scale` is a view of the variable, assigned in place.
+        for scales, value in updates:
+            scales.assign(value)
+
+    def _scales_of(self, variable, data):
+        """The scale of a variable's data, the next one, and what to assign."""
+        guard = variable.constraint
+        if not isinstance(guard, NarrowWeight):
+            return 1.0, 1.0, ()
+        scales = ops.convert_to_tensor(guard.scales.value)
+        scale = scales[SCALE]
+        if self.use_ema:  # averages are of data, with one scale
+            return scale, scale, ()
+        new_scale = next_scale(scale, backend.amax(data))
+        value = ops.stack([new_scale, scales[UNIT]])
+        return scale, new_scale, ((guard.scales, value),)
 
     def _decay(self, variable):
         """What weight decay multiplies the variable by."""
@@ -126,11 +145,14 @@ def is_scales(variable) -> bool:
     return isinstance(guard, NarrowWeight) and not guard.is_data
 
 
-def _of_weight(gradient, variable):
+def _of_weight(gradient, variable, found):
+    """The gradient of the weight from that of its data, and those of all scales."""
     guard = getattr(variable, "constraint", None)
     if gradient is None or not isinstance(guard, NarrowWeight):
         return gradient
     if not guard.is_data:
         return ops.zeros_like(gradient)
     unit = ops.convert_to_tensor(guard.scales.value)[UNIT]
+    if id(guard.scales) in found:
+        unit = used_unit(unit, found[id(guard.scales)])
     return ops.cast(ops.convert_to_tensor(gradient), "float32") * (1.0 / unit)

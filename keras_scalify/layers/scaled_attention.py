@@ -7,7 +7,7 @@ from keras import ops
 from keras.layers import EinsumDense
 
 from keras_scalify import backend
-from keras_scalify.layers.scaled_einsum_dense import ScaledEinsumDense
+from keras_scalify.layers.scaled_einsum_dense import scaled_projection
 from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_shapes
 from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.attention import attention_square, effective_size, weights_square
@@ -61,19 +61,8 @@ class QuantizedAttention(ScaledLayer):
     def __setattr__(self, name, value):
         # Keras makes a projection, keeps it and builds it: here it becomes ours.
         if name in PROJECTIONS and isinstance(value, keras.layers.EinsumDense):
-            value = self._scaled(value)
+            value = scaled_projection(value, self.recipe, self.weight_dtype)
         super().__setattr__(name, value)
-
-    def _scaled(self, projection):
-        """A ScaledEinsumDense like a projection that is not built."""
-        config = projection.get_config()
-        for name in "kernel_initializer", "bias_initializer":
-            config[name] = getattr(projection, name)  # with its seed
-        own = {"recipe": self.recipe, "weight_dtype": self.weight_dtype}
-        projection = ScaledEinsumDense.from_config({**config, **own})
-        # A mask of the inputs is the layer's affair: no warning that it ends.
-        projection.supports_masking = True
-        return projection
 
     def compute_output_spec(self, query, value, key=None, **kwargs):
         scaled = self.takes_scaled(query, value, key)

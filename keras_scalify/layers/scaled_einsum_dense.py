@@ -59,3 +59,15 @@ def explicit(equation: str, rank: int) -> str:
 
 def _unused(equation: str) -> str:
     return next(c for c in string.ascii_letters if c not in equation)
+
+
+def scaled_projection(layer, recipe, weight_dtype):
+    """A ScaledEinsumDense like a layer's EinsumDense that is not built."""
+    config = layer.get_config()
+    for name in "kernel_initializer", "bias_initializer":
+        config[name] = getattr(layer, name)  # with its seed
+    own = {"recipe": recipe, "weight_dtype": weight_dtype}
+    projection = ScaledEinsumDense.from_config({**config, **own})
+    # A mask of the inputs is the outer layer's affair: no warning that it ends.
+    projection.supports_masking = True
+    return projection

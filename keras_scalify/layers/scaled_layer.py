@@ -24,12 +24,7 @@ class ScaledLayer:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        if self.dtype_policy.quantization_mode is not None:
-            raise ValueError(
-                f"`dtype` of {type(self).__qualname__} must be a policy without "
-                "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "
-                f"from `recipe`. Received: dtype={self.dtype_policy.name!r}"
-            )
+        self._refuse_quantization()
         # Keras would cast every float tensor it finds, the mean squares too: each layer
         # casts the values it computes with.
         self._convert_input_args = False
@@ -42,7 +37,17 @@ class ScaledLayer:
         # Keras would count a ScaledTensor as two inputs.
         super()._assert_input_compatibility(_values(first))
 
+    def _refuse_quantization(self):
+        if self.dtype_policy.quantization_mode is not None:
+            raise ValueError(
+                f"`dtype` of {type(self).__qualname__} must be a policy without "
+                "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "
+                f"from `recipe`. Received: dtype={self.dtype_policy.name!r}"
+            )
+
     def build(self, input_shape):
+        # Again: a map of policies goes by the path, known from here on.
+        self._refuse_quantization()
         super().build(value_shapes(input_shape))
 
     def compute_output_spec(self, inputs, *args, **kwargs):

@@ -117,7 +117,7 @@ if keras.backend.backend() != "jax":  # which compiles a minute for these two
         {
             "layers.MultiHeadAttention": CLASSES["MultiHeadAttention"],
         },
-        names("test_quantize_int8"),
+        names("test_quantize_int8", "test_dtype_policy_map"),
     )
     GroupedQueryAttentionTest = load_cases(
         "keras.src.layers.attention.grouped_query_attention_test",

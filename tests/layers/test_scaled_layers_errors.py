@@ -137,3 +137,11 @@ def test_scales_are_powers_of_two(case, kind):
     scales = [float(layer.input_scale), float(layer.kernel_scale)]
     assert_power_of_two(scales)
     assert scales != [1.0, 1.0]
+
+
+def test_a_map_that_quantizes_a_projection_is_refused():
+    policies = keras.dtype_policies.DTypePolicyMap()
+    policies["m/query"] = keras.dtype_policies.QuantizedDTypePolicy("int8", "float32")
+    layer = ks.layers.ScaledMultiHeadAttention(2, 4, dtype=policies, name="m")
+    with pytest.raises(ValueError, match="must be a policy without quantization"):
+        layer.build((1, 3, 8), (1, 3, 8))

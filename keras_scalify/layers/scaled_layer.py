@@ -38,7 +38,7 @@ class ScaledLayer:
         super()._assert_input_compatibility(_values(first))
 
     def _refuse_quantization(self):
-        if self.dtype_policy.quantization_mode is not None:
+        if self.quantization_mode is not None:
             raise ValueError(
                 f"`dtype` of {type(self).__qualname__} must be a policy without "
                 "quantization, such as 'float32' or 'mixed_bfloat16': the formats come "

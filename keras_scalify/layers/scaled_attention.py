@@ -2,12 +2,14 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 from keras.layers import EinsumDense
 
 from keras_scalify import backend
-from keras_scalify.layers.scaled_einsum_dense import scaled_projection
+from keras_scalify.layers.scaled_einsum_dense import (
+    adopt_projection,
+    scaled_projection,
+)
 from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_shapes
 from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.attention import attention_square, effective_size, weights_square
@@ -19,7 +21,7 @@ from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
 # Where Keras's layers keep their projections.
-PROJECTIONS = {f"_{name}_dense" for name in ("query", "key", "value", "gate", "output")}
+PROJECTIONS = tuple(f"_{n}_dense" for n in ("query", "key", "value", "gate", "output"))
 
 
 class QuantizedAttention(ScaledLayer):
@@ -48,19 +50,15 @@ class QuantizedAttention(ScaledLayer):
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
         super(ScaledLayer, self).build(*shapes)
-        self.add_state()
 
-    def add_state(self):
-        settings = {"recipe": self.recipe, "weight_dtype": self.weight_dtype}
-        for projection in (getattr(self, f"_{n}_dense", None) for n in PROJECTIONS):
+    def add_state(self):  # of a layer that Keras has built
+        for projection in (getattr(self, name, None) for name in PROJECTIONS):
             if type(projection) is EinsumDense:
-                adopt(projection, ScaledEinsumDense, **settings)
-                # A mask of the inputs is the layer's affair: no warning that it ends.
-                projection.supports_masking = True
+                adopt_projection(projection, self.recipe, self.weight_dtype)
 
     def __setattr__(self, name, value):
         # Keras makes a projection, keeps it and builds it: here it becomes ours.
-        if name in PROJECTIONS and isinstance(value, keras.layers.EinsumDense):
+        if name in PROJECTIONS and type(value) is EinsumDense:
             value = scaled_projection(value, self.recipe, self.weight_dtype)
         super().__setattr__(name, value)
 
@@ -133,7 +131,7 @@ class QuantizedAttention(ScaledLayer):
             use_causal_mask=causal and mask is None,
             **kwargs,
         )
-        size = effective_size(self._keys(key.value), causal)
+        size = effective_size(ops.shape(key.value)[1], causal)
         squares = (t.mean_square for t in (query, key, value))
         square = times(attention_square(*squares, size), self._dropped(training))
         return ScaledTensor(ops.cast(output, self.compute_dtype), square), weights
@@ -143,7 +141,7 @@ class QuantizedAttention(ScaledLayer):
         query = multiply(query, self.inverse_root())
         operands = self.score_operands(query, key)
         scores = einsum(self._dot_product_equation, *operands, self.recipe)
-        size = effective_size(self._keys(key.value), causal)
+        size = effective_size(ops.shape(key.value)[1], causal)
         if causal and mask is None:
             mask = self._compute_causal_mask(query.value, value.value)
         weights = self._masked_softmax(scores.value, mask)
@@ -175,10 +173,6 @@ class QuantizedAttention(ScaledLayer):
     def _has_gate(self):
         return getattr(self, "_gate_dense", None) is not None
 
-    @staticmethod
-    def _keys(key):
-        return ops.shape(key)[1]
-
     def score_operands(self, query, key):
         """Query and key in the order of the layer's equation of the scores."""
         raise NotImplementedError
@@ -197,8 +191,6 @@ class QuantizedAttention(ScaledLayer):
 
     def get_config(self):
         config = {**super().get_config(), "recipe": recipe_config(self.recipe)}
-        if self.weight_dtype is not None:
-            config["weight_dtype"] = self.weight_dtype
         return {**config, "scaled_attention": self.scaled_attention}
 
 

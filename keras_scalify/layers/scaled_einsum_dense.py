@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_scalify.equations import parse
+from keras_scalify.layers.adoption import adopt
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.ops.products import EinsumProduct
@@ -71,3 +72,9 @@ def scaled_projection(layer, recipe, weight_dtype):
     # A mask of the inputs is the outer layer's affair: no warning that it ends.
     projection.supports_masking = True
     return projection
+
+
+def adopt_projection(layer, recipe, weight_dtype) -> None:
+    """Make a layer's EinsumDense that is built a ScaledEinsumDense."""
+    adopt(layer, ScaledEinsumDense, recipe=recipe, weight_dtype=weight_dtype)
+    layer.supports_masking = True

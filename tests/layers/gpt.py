@@ -29,7 +29,7 @@ def build(policy="float32", precision="float8-propagated", **sizes):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        args = argparse.Namespace(precision=precision, **sizes)
+        args = argparse.Namespace(precision=precision, weight_dtype=None, **sizes)
         return example().build(args)
     finally:
         keras.config.set_dtype_policy(before)

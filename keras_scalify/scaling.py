@@ -84,7 +84,7 @@ def mean_square_to_scale(value, format: Format):
     return ops.where(value > 0, scale, 1.0)
 
 
-def amax_to_scale(amax, format: Format, margin: int = 0):
+def amax_to_scale(amax, format: Format, margin: int = 0, ops=ops):
     """Smallest power of two s with `amax / s <= format.max / 2**margin`.
 
     With `amax = m 2**e` and `format.max = M 2**E` (mantissas in [1, 2)), s is
@@ -95,6 +95,7 @@ def amax_to_scale(amax, format: Format, margin: int = 0):
         amax: float32 scalar, not negative, finite.
         format: the format of the scaled data. One without need of a scale gives 1.
         margin: powers of two of headroom.
+        ops: where its functions come from, such as backend.arrays.
 
     Returns:
         float32 scalar, a power of two in [2**-126, 2**126]; 1 for amax = 0.

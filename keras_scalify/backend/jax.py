@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from keras_scalify import config
+from keras_scalify.backend.parts import arrays, indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -15,17 +16,20 @@ from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
+    "arrays",
     "attention_dtype",
     "can_assign",
     "constant",
     "custom_vjp",
     "dense",
     "einsum",
+    "indices",
     "is_native",
     "mean_square",
     "quantize",
     "recomputed",
     "transpose",
+    "update",
 ]
 
 # In XLA_FLAGS: matmuls are library calls. By default XLA prefers Triton's on a GPU.

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_scalify import config
+from keras_scalify.backend.parts import arrays, indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -11,17 +12,20 @@ from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
+    "arrays",
     "attention_dtype",
     "can_assign",
     "constant",
     "custom_vjp",
     "dense",
     "einsum",
+    "indices",
     "is_native",
     "mean_square",
     "quantize",
     "recomputed",
     "transpose",
+    "update",
 ]
 
 _DTYPES = {

@@ -5,25 +5,29 @@ import functools
 import torch
 
 from keras_scalify import config
+from keras_scalify.backend import torch_arrays as arrays
+from keras_scalify.backend.torch_measures import amax, mean_square
+from keras_scalify.backend.torch_parts import indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
-from keras_scalify.scaling import FLOAT32_MAX, clip_mean_square
-from keras_scalify.scaling import mean_square as masked_mean_square
 
 __all__ = [
     "amax",
+    "arrays",
     "attention_dtype",
     "can_assign",
     "constant",
     "custom_vjp",
     "dense",
     "einsum",
+    "indices",
     "is_native",
     "mean_square",
     "quantize",
     "recomputed",
     "transpose",
+    "update",
 ]
 
 
@@ -33,24 +37,6 @@ def is_native() -> bool:
     if form != "auto":
         return form == "native"
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
-
-
-def amax(x):
-    """Largest finite magnitude, a float32 scalar; 0 where there is none."""
-    if x.numel() == 0:
-        return torch.zeros((), device=x.device)
-    x = x.detach()
-    low, high = torch.aminmax(x)
-    largest = torch.maximum(-low, high).float()
-    # Reading one number is free on a CPU and a wait elsewhere: both branches run there.
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return largest if largest.isfinite() else _masked_amax(x)
-    return torch.where(largest.isfinite(), largest, _masked_amax(x))
-
-
-def _masked_amax(x):
-    size = x.float().abs()
-    return torch.where(size <= FLOAT32_MAX, size, 0.0).max()
 
 
 def constant(function):
@@ -170,17 +156,6 @@ def _pad(matrix):
 def can_assign(variable, value) -> bool:
     """Always: Torch's variables are assigned in place."""
     return True
-
-
-def mean_square(x):
-    """mean(x**2), a float32 scalar, positive and finite. See scaling.py."""
-    x = x.detach()
-    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
-        flat = x.float().reshape(-1)
-        total = torch.dot(flat, flat)  # exact where the norm squared gives 15.999998
-        if total.isfinite():
-            return clip_mean_square(total / x.numel())
-    return masked_mean_square(x)
 
 
 def transpose(function, shape, cotangent):

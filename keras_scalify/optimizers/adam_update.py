@@ -3,9 +3,13 @@
 import keras
 from keras import ops
 
+from keras_scalify.backend import arrays
 from keras_scalify.optimizers.random_bits import high_half, mix
 from keras_scalify.optimizers.scaled_state import ScaledState
 from keras_scalify.optimizers.storages import ratio_storage
+from keras_scalify.optimizers.variable_step import update_variable
+
+_LEAST = 2.0**-126  # the smallest normal float32
 
 
 class AdamUpdate(ScaledState):
@@ -34,62 +38,60 @@ class AdamUpdate(ScaledState):
         return ["momentum", "velocity_root", *hats]
 
     def scaled_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        g = self.widen(gradient, variable)
-        bits = self.random_bits(variable, index)
-        r, roots = self._update_root(index, g, high_half(bits))
-        m = self._update_momentum(index, g, roots, bits)
-        denominator = r + self.epsilon
-        # A coordinate without any gradient yet must not become 0 / 0 with epsilon = 0.
-        step = m / ops.where(denominator == 0, 1.0, denominator)
-        self.move(variable, step * self._rate(learning_rate), bits)
+        rate = self._rate(learning_rate)
+
+        def formula(part):
+            return self._direction(part) * rate
+
+        update_variable(self, gradient, variable, formula)
 
     def _rate(self, learning_rate):
         """`lr sqrt(1 - beta_2**t) / (1 - beta_1**t)`, float32."""
         t = ops.cast(self.iterations + 1, "float32")
-        first, second = (
-            ops.power(ops.cast(beta, "float32"), t)
-            for beta in (self.beta_1, self.beta_2)
-        )
+        first, second = (arrays.power(beta, t) for beta in (self.beta_1, self.beta_2))
         rate = ops.cast(learning_rate, "float32")
-        return rate * ops.sqrt(1.0 - second) / (1.0 - first)
+        return rate * arrays.sqrt(1.0 - second) / (1.0 - first)
 
-    def _update_root(self, index, g, bits):
-        """The new root (amsgrad: of the largest v), and the stored ones: old, new."""
-        beta, slot = self.beta_2, self._slots["velocity_root"][index]
-        storage = self.storage("velocity", g.shape)
-        amax = storage.amax(g)
-        old_root = storage.read(slot)
-        v = ops.square(old_root)
-        r = ops.sqrt(v + (ops.square(g) - v) * (1.0 - beta))
+    def bound(self, name, old, amax, new):
+        """What no |moment| exceeds.
 
-        def bound(old):
-            return ops.sqrt(beta * old * old + (1.0 - beta) * amax * amax)
+        Args:
+            name: of the moment.
+            old: its bound before the step.
+            amax: of the gradient.
+            new: bounds of the moments before this one.
+        """
+        bounds = {
+            "momentum": lambda b, _: b * old + (1.0 - b) * amax,
+            "velocity_root": lambda _, b: arrays.sqrt(
+                b * old * old + (1.0 - b) * amax * amax
+            ),
+            "velocity_hat_root": lambda *_: arrays.maximum(old, new["velocity_root"]),
+        }
+        return bounds[name](self.beta_1, self.beta_2)
 
-        stored = storage.write(self, slot, r, bound, bits, keep_positive=True)
-        if not self.amsgrad:
-            return r, (old_root, stored)
-        hat = self._slots["velocity_hat_root"][index]
-        r = ops.maximum(storage.read(hat), r)
-
-        def hat_bound(old):
-            return ops.maximum(old, slot.amax.value)
-
-        storage.write(self, hat, r, hat_bound, mix(bits), keep_positive=True)
-        return r, (old_root, stored)
-
-    def _update_momentum(self, index, g, roots, bits):
-        """The new first moment, also stored: itself or its ratio to the root."""
-        beta, slot = self.beta_1, self._slots["momentum"][index]
-        storage = self.storage("momentum", g.shape)
-        amax, m = storage.amax(g), storage.read(slot)
-        if storage.is_relative:
-            m = m * roots[0]
-        m = m + (g - m) * (1.0 - beta)
-
-        def bound(old):
-            return beta * old + (1.0 - beta) * amax
-
-        kept = m / ops.where(roots[1] == 0, 1.0, roots[1]) if storage.is_relative else m
-        storage.write(self, slot, kept, bound, bits)
-        return m
+    def _direction(self, part):
+        """m / (r + epsilon), the moments updated."""
+        g = part.g
+        old_root = part.read("velocity_root")
+        v = arrays.square(old_root)
+        r = arrays.sqrt(v + (arrays.square(g) - v) * (1.0 - self.beta_2))
+        m = part.read("momentum")
+        if part.is_relative("momentum"):
+            m = m * old_root
+        m = m + (g - m) * (1.0 - self.beta_1)
+        high_bits = high_half(part.bits)
+        part.write("velocity_root", r, high_bits, keep_positive=True)
+        if part.is_relative("momentum"):
+            stored = part.read("velocity_root")
+            part.write("momentum", m / arrays.maximum(stored, _LEAST), part.bits)
+        else:
+            part.write("momentum", m, part.bits)
+        if self.amsgrad:
+            r = arrays.maximum(part.read("velocity_hat_root"), r)
+            part.write("velocity_hat_root", r, mix(high_bits), keep_positive=True)
+        denominator = r + self.epsilon
+        if self.epsilon < _LEAST:
+            # A coordinate without any gradient yet must not become 0 / 0.
+            denominator = arrays.where(denominator == 0, 1.0, denominator)
+        return m / denominator

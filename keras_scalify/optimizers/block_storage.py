@@ -3,12 +3,10 @@
 import dataclasses
 import math
 
-from keras import ops
-
+from keras_scalify import backend
+from keras_scalify.backend import arrays
 from keras_scalify.optimizers.codes import Code
-from keras_scalify.optimizers.stochastic_rounding import stochastic_round
 from keras_scalify.optimizers.storage import Storage
-from keras_scalify.scaling import finite_amax
 
 BLOCK = 256
 
@@ -32,16 +30,13 @@ class BlockStorage(Storage):
 
     def amax(self, gradient):
         """The amax of each block of the gradient, float32."""
-        return finite_amax(_blocked(gradient), axis=-1)
+        return backend.amax(_blocked(gradient), axis=-1)
 
-    def encode(self, moment, amax, bits, keep_positive):
-        scaled = _times(moment, 1.0 / self._scale(amax))
-        return self.code.encode(
-            stochastic_round(scaled, self.format, bits, keep_positive)
-        )
+    def encode(self, moment, scale, bits, keep_positive):
+        return self.code.round(_times(moment, 1.0 / scale), bits, keep_positive)
 
-    def decode(self, data, amax):
-        return _times(self.code.decode(data), self._scale(amax))
+    def decode(self, data, scale):
+        return _times(self.code.decode(data), scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,13 +68,11 @@ class RelativeStorage(Storage):
     def amax(self, gradient):
         return None
 
-    def encode(self, moment, amax, bits, keep_positive):
-        scaled = ops.clip(moment, -self.limit, self.limit) * (1.0 / self._unit)
-        return self.code.encode(
-            stochastic_round(scaled, self.format, bits, keep_positive)
-        )
+    def encode(self, moment, scale, bits, keep_positive):
+        scaled = arrays.clip(moment, -self.limit, self.limit) * (1.0 / self._unit)
+        return self.code.round(scaled, bits, keep_positive)
 
-    def decode(self, data, amax):
+    def decode(self, data, scale):
         return self.code.decode(data) * self._unit
 
     @property
@@ -95,17 +88,17 @@ def blocks_of(shape) -> int:
 
 def _blocked(x):
     """The elements in rows of a block each; the last row filled up with zeros."""
-    flat = ops.reshape(x, (-1,))
+    flat = arrays.reshape(x, (-1,))
     size = flat.shape[0]
     missing = blocks_of((size,)) * BLOCK - size
     if missing:
-        flat = ops.pad(flat, ((0, missing),))
-    return ops.reshape(flat, (-1, BLOCK))
+        flat = arrays.pad(flat, ((0, missing),))
+    return arrays.reshape(flat, (-1, BLOCK))
 
 
 def _times(x, scales):
     """x with each block times its scale."""
-    rows = _blocked(x) * ops.expand_dims(scales, -1)
+    rows = _blocked(x) * arrays.expand_dims(scales, -1)
     if math.prod(x.shape) % BLOCK or not math.prod(x.shape):
-        rows = ops.reshape(rows, (-1,))[: math.prod(x.shape)]
-    return ops.reshape(rows, x.shape)
+        rows = arrays.reshape(rows, (-1,))[: math.prod(x.shape)]
+    return arrays.reshape(rows, x.shape)

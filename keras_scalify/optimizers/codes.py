@@ -6,12 +6,17 @@ rests as uint8, coded and decoded by integer arithmetic, the same on every backe
 
 import dataclasses
 
-from keras import ops
-
+from keras_scalify.backend import arrays
 from keras_scalify.formats import FORMATS, Format
+from keras_scalify.optimizers.stochastic_rounding import (
+    bits_of,
+    lower_subnormals,
+    raised_bits,
+    rounded_bits,
+)
 from keras_scalify.scaling import BIAS, MANTISSA_BITS
 
-_SIGN_BIT = 1 << 7
+_SIGN_BIT, _SIGN = 1 << 7, -(1 << 31)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,37 +32,44 @@ class Code:
     signed: bool
 
     @property
+    def _shift(self) -> int:
+        return MANTISSA_BITS - self.format.mantissa_bits
+
+    @property
     def _offset(self) -> int:
-        """What a normal float32's upper bits exceed its code by."""
-        exponent_bias = 1 - self.format.min_exponent
-        return (BIAS - exponent_bias) << self.format.mantissa_bits
+        """What the upper bits of a float32 with raised subnormals exceed its code by.
+
+        The binade below the smallest normal number has the exponent field 0.
+        """
+        return (BIAS + self.format.min_exponent - 1) << self.format.mantissa_bits
 
     def encode(self, x):
         """The codes of float32 numbers on the format's grid, uint8 of their shape."""
-        shift = MANTISSA_BITS - self.format.mantissa_bits
-        smallest = 2.0**self.format.min_exponent
-        magnitude = ops.abs(x)
-        # A subnormal is raised into the first normal binade, which has its spacing.
-        subnormal = magnitude < smallest
-        raised = magnitude + ops.where(subnormal, smallest, 0.0)
-        code = ops.right_shift(ops.view(raised, "int32"), shift) - self._offset
-        code = code - ops.where(subnormal, 1 << self.format.mantissa_bits, 0)
+        return self._code(raised_bits(x, self.format), x)
+
+    def round(self, x, bits, keep_positive: bool = False):
+        """The codes of float32 numbers, rounded stochastically. Large ones saturate."""
+        row = self.format
+        raised = rounded_bits(x, row, bits, keep_positive, bits_of(row.max))
+        return self._code(raised, x)
+
+    def _code(self, raised, x):
+        code = arrays.right_shift(raised, self._shift) - self._offset
         if self.signed:
-            sign = ops.right_shift(ops.view(x, "int32"), 24)
-            code = code + ops.bitwise_and(sign, _SIGN_BIT)
-        return ops.cast(code, "uint8")
+            sign = arrays.right_shift(arrays.view(x, "int32"), 24)
+            code = code + (sign & _SIGN_BIT)
+        return arrays.cast(code, "uint8")
 
     def decode(self, code):
         """The numbers of uint8 codes, float32 of the same shape."""
-        shift = MANTISSA_BITS - self.format.mantissa_bits
-        first = 1 << self.format.mantissa_bits
-        code = ops.cast(code, "int32")
-        magnitude = ops.bitwise_and(code, _SIGN_BIT - 1) if self.signed else code
-        subnormal = magnitude < first
-        raised = magnitude + ops.where(subnormal, first, 0) + self._offset
-        x = ops.view(ops.left_shift(raised, shift), "float32")
-        x = x - ops.where(subnormal, 2.0**self.format.min_exponent, 0.0)
-        return ops.where(code >= _SIGN_BIT, -x, x) if self.signed else x
+        code = arrays.cast(code, "int32")
+        magnitude = code & (_SIGN_BIT - 1) if self.signed else code
+        raised = arrays.left_shift(magnitude + self._offset, self._shift)
+        x = lower_subnormals(arrays.view(raised, "float32"), self.format)
+        if not self.signed:
+            return x
+        sign = arrays.left_shift(code, 24) & _SIGN
+        return arrays.view(arrays.view(x, "int32") | sign, "float32")
 
 
 def _small(name: str, exponent_bits: int, mantissa_bits: int, signed: bool) -> Code:

@@ -5,9 +5,10 @@ depend on nothing but the seed, the variable's number, the step and the element'
 so they are the same on every backend, in every sharding and after a reload.
 """
 
-import math
-
 from keras import ops
+
+from keras_scalify import backend
+from keras_scalify.backend import arrays
 
 # The two multipliers, as signed 32-bit numbers, of the mixer that hash-prospector found
 # to have the least bias of its form (Wellons, "Prospecting for hash functions", 2018).
@@ -17,9 +18,9 @@ _GOLDEN = 0x9E3779B1 - (1 << 32)  # 2**32 / golden ratio, odd
 
 def mix(x):
     """A bijection of int32: every input bit flips each output bit half the time."""
-    x = ops.bitwise_xor(x, _shift(x, 16)) * _FIRST
-    x = ops.bitwise_xor(x, _shift(x, 15)) * _SECOND
-    return ops.bitwise_xor(x, _shift(x, 16))
+    x = (x ^ _shift(x, 16)) * _FIRST
+    x = (x ^ _shift(x, 15)) * _SECOND
+    return x ^ _shift(x, 16)
 
 
 def random_bits(shape, seed: int, stream: int, step):
@@ -34,15 +35,24 @@ def random_bits(shape, seed: int, stream: int, step):
     Returns:
         int32 tensor of `shape`.
     """
+    return bits_from(0, shape, random_key(seed, stream, step))
+
+
+def random_key(seed: int, stream: int, step):
+    """What the bits of all elements have in common, an int32 scalar tensor."""
     stream = ops.convert_to_tensor(_wrap(seed * 0x5851F42D + stream), dtype="int32")
-    key = mix(ops.bitwise_xor(ops.cast(step, "int32"), mix(stream)))
-    index = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
-    return mix(index * _GOLDEN + key)
+    return mix(ops.cast(step, "int32") ^ mix(stream))
+
+
+def bits_from(start: int, shape, key):
+    """The bits of the elements from `start` on; start is a Python int."""
+    index = backend.indices(shape, key)
+    return mix(index * _GOLDEN + (key + _wrap(start * _GOLDEN)))
 
 
 def low_bits(bits, count: int):
     """The `count` lowest bits, as int32 in [0, 2**count)."""
-    return ops.bitwise_and(bits, (1 << count) - 1)
+    return bits & ((1 << count) - 1)
 
 
 def high_half(bits):
@@ -52,7 +62,7 @@ def high_half(bits):
 
 def _shift(x, count: int):
     """Logical shift to the right: int32 has the arithmetic one."""
-    return ops.bitwise_and(ops.right_shift(x, count), (1 << (32 - count)) - 1)
+    return arrays.right_shift(x, count) & ((1 << (32 - count)) - 1)
 
 
 def _wrap(value: int) -> int:

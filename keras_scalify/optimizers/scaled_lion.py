@@ -3,7 +3,9 @@
 import keras
 from keras import ops
 
+from keras_scalify.backend import arrays
 from keras_scalify.optimizers.scaled_state import ScaledState
+from keras_scalify.optimizers.variable_step import update_variable
 
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
@@ -37,19 +39,17 @@ class ScaledLion(ScaledState, keras.optimizers.Lion):
     stock = keras.optimizers.Lion
     moments = {"momentum": "signed"}
 
+    def bound(self, name, old, amax, new):
+        """What no |momentum| exceeds."""
+        return self.beta_2 * old + (1.0 - self.beta_2) * amax
+
     def scaled_step(self, gradient, variable, learning_rate):
-        index, beta = self._get_variable_index(variable), self.beta_2
-        g = self.widen(gradient, variable)
-        bits = self.random_bits(variable, index)
-        storage, slot = (
-            self.storage("momentum", g.shape),
-            self._slots["momentum"][index],
-        )
-        amax, m = storage.amax(g), storage.read(slot)
+        rate = ops.cast(learning_rate, "float32")
 
-        def bound(old):
-            return beta * old + (1.0 - beta) * amax
+        def formula(part):
+            g, m = part.g, part.read("momentum")
+            kept = m * self.beta_2 + g * (1.0 - self.beta_2)
+            part.write("momentum", kept, part.bits)
+            return arrays.sign(m * self.beta_1 + g * (1.0 - self.beta_1)) * rate
 
-        storage.write(self, slot, m * beta + g * (1.0 - beta), bound, bits)
-        direction = ops.sign(m * self.beta_1 + g * (1.0 - self.beta_1))
-        self.move(variable, direction * ops.cast(learning_rate, "float32"), bits)
+        update_variable(self, gradient, variable, formula)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_scalify.optimizers.scaled_state import ScaledState
+from keras_scalify.optimizers.variable_step import update_variable
 
 
 @keras.saving.register_keras_serializable(package="keras_scalify")
@@ -43,22 +44,19 @@ class ScaledSGD(ScaledState, keras.optimizers.SGD):
     def slot_names(self):
         return super().slot_names() if self.momentum else []
 
+    def bound(self, name, old, amax, new):
+        """What no |momentum| exceeds."""
+        return self.momentum * old + amax
+
     def scaled_step(self, gradient, variable, learning_rate):
-        index, beta = self._get_variable_index(variable), self.momentum
-        rate = ops.cast(learning_rate, "float32")
-        g = self.widen(gradient, variable) * rate
-        bits = self.random_bits(variable, index)
-        if not beta:
-            self.move(variable, g, bits)
-            return
-        storage, slot = (
-            self.storage("momentum", g.shape),
-            self._slots["momentum"][index],
-        )
-        amax, m = storage.amax(g), storage.read(slot) * beta - g
+        beta = self.momentum
+        g = self.widen(gradient, variable) * ops.cast(learning_rate, "float32")
 
-        def bound(old):
-            return beta * old + amax
+        def formula(part):
+            if not beta:
+                return part.g
+            m = part.read("momentum") * beta - part.g
+            part.write("momentum", m, part.bits)
+            return part.g - m * beta if self.nesterov else -m
 
-        storage.write(self, slot, m, bound, bits)
-        self.move(variable, g - m * beta if self.nesterov else -m, bits)
+        update_variable(self, g, variable, formula)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_scalify import backend
+from keras_scalify.backend import arrays
 from keras_scalify.formats import Format
 from keras_scalify.optimizers.stochastic_rounding import stochastic_round
 from keras_scalify.scaling import amax_to_scale
@@ -26,7 +27,7 @@ class Storage:
 
     `moment = data * scale`, data rounded stochastically. The scale is not measured on
     the new moment, which would take a second pass over it: it comes from a bound of its
-    amax, carried from step to step, and the amax of the gradient. See `write`.
+    amax, carried from step to step, and the amax of the gradient.
 
     Attributes:
         format: the format that the data rests in. float32 keeps what it is given.
@@ -63,48 +64,40 @@ class Storage:
         return () if self.format.is_scaled else None
 
     def amax(self, gradient):
-        """What `write` needs to know of the gradient: its amax, float32 scalar."""
+        """What a bound needs to know of the gradient: its amax, float32 scalar."""
         return backend.amax(gradient) if self.format.is_scaled else None
 
+    def scale(self, amax):
+        """The scales for moments of at most amax; None for none."""
+        if amax is None:
+            return None
+        return amax_to_scale(amax, self.format, self.MARGIN, arrays)
+
     def read(self, slot: Slot):
-        """The moment, float32, which a later `write` does not change."""
-        moment = self.decode(slot.data.value, slot.amax)
+        """The moment, float32, which a later step does not change."""
+        amax = None if slot.amax is None else ops.convert_to_tensor(slot.amax)
+        moment = self.decode(ops.convert_to_tensor(slot.data), self.scale(amax))
         # On Torch a cast to the same dtype is the variable itself, assigned in place.
         return ops.copy(moment) if self.format.is_identity else moment
 
-    def write(self, optimizer, slot: Slot, moment, bound, bits, keep_positive=False):
-        """Round the moment stochastically and store it.
+    def encode(self, moment, scale, bits, keep_positive):
+        """The data of a moment, rounded stochastically.
 
         Args:
-            moment: float32, the new moment.
-            bound: function of the slot's amax to the new amax, which no |moment| may
-                exceed.
+            moment: float32.
+            scale: of the moment.
             bits: int32 of the moment's shape, at least 16 random low bits.
-            keep_positive: whether a positive moment must not become 0.
-
-        Returns:
-            the moment as it will be read, float32.
+            keep_positive: whether a positive moment must not become 0. None is
+                negative then.
         """
-        amax = None if slot.amax is None else bound(slot.amax.value)
-        data = self.encode(moment, amax, bits, keep_positive)
-        optimizer.assign(slot.data, data)
-        if amax is not None:
-            optimizer.assign(slot.amax, amax)
-        return self.decode(data, amax)
-
-    def encode(self, moment, amax, bits, keep_positive):
-        """The data of a moment."""
         if self.format.is_identity:
             return moment
-        if amax is not None:
-            moment = moment * (1.0 / self._scale(amax))
+        if scale is not None:
+            moment = moment * (1.0 / scale)
         rounded = stochastic_round(moment, self.format, bits, keep_positive)
-        return ops.cast(rounded, self.dtype)
+        return arrays.cast(rounded, self.dtype)
 
-    def decode(self, data, amax):
+    def decode(self, data, scale):
         """The moment of data, float32."""
-        wide = ops.cast(data, "float32")
-        return wide if amax is None else wide * self._scale(amax)
-
-    def _scale(self, amax):
-        return amax_to_scale(ops.convert_to_tensor(amax), self.format, self.MARGIN)
+        wide = arrays.cast(data, "float32")
+        return wide if scale is None else wide * scale

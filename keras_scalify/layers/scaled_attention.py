@@ -190,8 +190,8 @@ class QuantizedAttention(ScaledLayer):
         raise NotImplementedError
 
     def get_config(self):
-        config = {**super().get_config(), "recipe": recipe_config(self.recipe)}
-        return {**config, "scaled_attention": self.scaled_attention}
+        own = {n: getattr(self, n) for n in ("scaled_attention", "weight_dtype")}
+        return {**super().get_config(), "recipe": recipe_config(self.recipe), **own}
 
 
 def _first(mask):

@@ -38,8 +38,8 @@ class ScaledSGD(ScaledState, keras.optimizers.SGD):
     moments = {"momentum": "signed"}
 
     @property
-    def _is_stock(self) -> bool:
-        return super()._is_stock or (self.momentum == 0 and self._is_wide)
+    def is_stock(self) -> bool:
+        return super().is_stock or (self.momentum == 0 and self._is_wide)
 
     def slot_names(self):
         return super().slot_names() if self.momentum else []

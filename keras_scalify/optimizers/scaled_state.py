@@ -59,7 +59,7 @@ class ScaledState(NarrowWeights):
         self._is_wide = True
 
     @property
-    def _is_stock(self) -> bool:
+    def is_stock(self) -> bool:
         wide_state = all(s.format.is_identity for s in self._storages.values())
         return wide_state and self._is_wide
 
@@ -80,7 +80,7 @@ class ScaledState(NarrowWeights):
         if self.built:
             return
         self._is_wide = all(narrow_format(v) is None for v in variables)
-        if self._is_stock:
+        if self.is_stock:
             super().build(variables)
             return
         # The stock one would add its own slots: what every optimizer has is above it.
@@ -95,7 +95,7 @@ class ScaledState(NarrowWeights):
                 slots.append(slot)
 
     def apply(self, grads, trainable_variables=None):
-        if not self._is_stock:
+        if not self.is_stock:
             grads = [g if g is None else backend.dense(g) for g in grads]
         super().apply(grads, trainable_variables)
 
@@ -104,7 +104,7 @@ class ScaledState(NarrowWeights):
         index = self._get_variable_index(variable)
         if is_scales(self._trainable_variables[index]):
             return  # they follow their data
-        step = super().update_step if self._is_stock else self.scaled_step
+        step = super().update_step if self.is_stock else self.scaled_step
         step(gradient, variable, learning_rate)
 
     def scaled_step(self, gradient, variable, learning_rate) -> None:

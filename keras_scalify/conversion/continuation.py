@@ -8,6 +8,9 @@ import keras
 from keras_scalify.conversion.tree import models, walk
 from keras_scalify.layers.keras_private import register_variables
 
+# Where Keras and KerasHub keep what they have compiled.
+PROGRAMS = "train_function", "test_function", "predict_function", "generate_function"
+
 
 @contextlib.contextmanager
 def continued(model):
@@ -17,8 +20,9 @@ def continued(model):
     for layer in [*(layer for _, layer in walk(model)), model]:
         register_variables(layer)
     for each, variables in before:
-        # Models that were never compiled have a program of predict.
-        each.train_function = each.test_function = each.predict_function = None
+        for name in PROGRAMS:  # models that were never compiled have some, too
+            if getattr(each, name, None) is not None:
+                setattr(each, name, None)
         if each.compiled and _trainable(each) != variables:
             each.optimizer = _successor(each.optimizer, each)
 

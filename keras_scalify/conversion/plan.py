@@ -148,6 +148,10 @@ def _own_class(layer) -> bool:
 OBSTACLES: tuple[tuple[Callable, Callable], ...] = (
     (lambda x: isinstance(x, ScaledLayer), lambda x: "scaled already"),
     (lambda x: not x.built, lambda x: "not built: call the model once before"),
+    (
+        lambda x: _own_class(x) and isinstance(x, keras.layers.Embedding),
+        lambda x: "an embedding of its own kind",
+    ),
     (_own_class, lambda x: f"a subclass of {_base(x).__name__} with code of its own"),
     (lambda x: type(x) not in SCALED, lambda x: "has no product with a kernel here"),
     (

@@ -12,16 +12,16 @@ from tests.conversion.converted import predict, values
 from tests.conversion.hub_models import MODELS, build
 from tests.helpers import assert_same, relative_error
 
-# JAX compiles each for ten seconds and more: one of each kind of block.
-NAMES = ["GPT2"] if keras.backend.backend() == "jax" else list(MODELS)
+# JAX compiles each model for seconds: one there.
+JAX = keras.backend.backend() == "jax"
+NAMES = ["GPT2"] if JAX else list(MODELS)
 PRODUCTS = keras.layers.Dense, keras.layers.EinsumDense
 
 
 def trained(model, x):
     """One step towards zeros."""
     targets = keras.tree.map_structure(lambda y: 0 * y + 1, model.predict(x, verbose=0))
-    jit = keras.backend.backend() == "jax"
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=JAX)
     model.train_on_batch(x, targets)
 
 
@@ -54,6 +54,8 @@ def test_convert_train_and_save(name, tmp_path):
     assert all(row.reason == "projection to the output" for row in left)
     assert relative_error(predict(model, x), y) < 0.15
     assert moved(model, x) == plain
+    if JAX:
+        return  # the next test loads it
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert_same(predict(loaded, x), predict(model, x))
@@ -77,7 +79,7 @@ def test_a_fresh_process_predicts_the_same_bits(tmp_path):
     assert_same(np.load(files[2]).ravel(), predict(model, x))
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("order", ["before", "after"][: 1 if JAX else 2])
 def test_adapters_train_in_float32_beside_a_float8_base(order):
     model, x = build("Llama3")
     if order == "before":

@@ -100,8 +100,8 @@ def restate(layer, recipe) -> Callable[[], None]:
         private.register_variables(layer)
 
     assign(None, recipe)
-    kept = {variable.name: variable for variable in old[0].weights}
-    for variable in layer.scales.weights:
+    kept = {variable.name: variable for variable in old[0].variables}
+    for variable in layer.scales.variables:
         if variable.name in kept:
             variable.assign(keras.ops.convert_to_numpy(kept[variable.name]))
     return lambda: assign(*old)

@@ -129,14 +129,20 @@ class ScaleState(keras.layers.Layer):
             if backend.can_assign(variable, value):
                 variable.assign(value)
 
+    @property
+    def weights(self):
+        """None, the parent has them: KerasHub numbers the layers with weights in files
+        of adapters, and plain and scaled models should read each other's."""
+        return []
+
     def save_own_variables(self, store):
-        for variable in self.weights:
+        for variable in self.variables:
             store[variable.name] = variable
 
     def load_own_variables(self, store):
         """Load what the file has; of a longer window its end."""
         saved = set(store.keys())
-        for variable in self.weights:
+        for variable in self.variables:
             if variable.name not in saved:
                 continue
             value = store[variable.name][()]

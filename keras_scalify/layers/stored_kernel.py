@@ -44,6 +44,11 @@ class WeightScales(keras.layers.Layer):
         scale = scale_of(self._initial(self._shape, dtype="float32"))
         return ops.stack([scale, ops.zeros((), "float32")])  # no unit yet
 
+    @property
+    def weights(self):
+        """None: see ScaleState."""
+        return []
+
     def save_own_variables(self, store):
         pass
 
@@ -85,6 +90,13 @@ class StoredKernel(ScaledLayer):
         if regularizer is not None:
             variable.regularizer = OfWide(self._scales, regularizer)
         return variable
+
+    @property
+    def weights(self):
+        """Keras's, and the scales."""
+        held = self.weight_scales, getattr(self, "scales", None)
+        inner = [v for state in held if state is not None for v in state.variables]
+        return [*super().weights, *inner]
 
     @property
     def _scales(self):

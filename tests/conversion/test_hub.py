@@ -10,11 +10,12 @@ import pytest
 import keras_scalify as ks
 from tests.conversion.converted import predict, values
 from tests.conversion.hub_models import MODELS, build
-from tests.helpers import assert_same, relative_error
+from tests.helpers import assert_same, relative_error, to_numpy
 
 # JAX compiles each model for seconds: one there.
 JAX = keras.backend.backend() == "jax"
-NAMES = ["GPT2"] if JAX else list(MODELS)
+NAMES = {"jax": ["GPT2"], "tensorflow": ["GPT2", "Gemma", "BERT", "ViT"]}
+NAMES = NAMES.get(keras.backend.backend(), list(MODELS))
 PRODUCTS = keras.layers.Dense, keras.layers.EinsumDense
 
 
@@ -92,3 +93,21 @@ def test_adapters_train_in_float32_beside_a_float8_base(order):
     assert {v.dtype for v in variables} == {"float32"}
     assert {path.split("/")[-1] for path in moved(model, x)} == {"lora_kernel_b"}
     assert len(ks.scalify_report(model).converted) == 7
+
+
+def test_files_of_adapters(tmp_path):
+    """KerasHub numbers the layers in them: scales must not count."""
+    (plain, _), (scaled, _) = build("Llama3"), build("Llama3")
+    ks.scalify(scaled)
+    for model in plain, scaled:
+        model.enable_lora(2)
+    for source, target in (plain, scaled), (scaled, plain):
+        for variable in source.trainable_variables:
+            variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+        source.save_lora_weights(tmp_path / "model.lora.h5")
+        target.load_lora_weights(tmp_path / "model.lora.h5")
+        pairs = zip(source.trainable_variables, target.trainable_variables, strict=True)
+        for a, b in pairs:
+            assert_same(to_numpy(a), to_numpy(b))
+    ks.unscalify(scaled)
+    scaled.load_lora_weights(tmp_path / "model.lora.h5")

@@ -1,6 +1,6 @@
 """Low-precision training for Keras with scales that travel with the data."""
 
-from keras_scalify import config, layers, ops, optimizers
+from keras_scalify import analysis, callbacks, config, layers, ops, optimizers
 from keras_scalify.conversion import (
     freeze_scales,
     scalify,
@@ -17,6 +17,8 @@ __all__ = [
     "Format",
     "Recipe",
     "ScaledTensor",
+    "analysis",
+    "callbacks",
     "config",
     "freeze_scales",
     "layers",

@@ -16,10 +16,12 @@ RANKS = (
     {"formats"},
     {"recipes", "scaling", "config", "equations"},
     {"rounding", "scaled_tensor"},
+    {"statistics"},
     {"backend"},
     {"ops"},
     {"layers", "optimizers"},
-    {"conversion", "callbacks", "analysis"},
+    {"conversion", "analysis"},
+    {"callbacks"},
     {"__init__"},
 )
 RANK = {unit: rank for rank, units in enumerate(RANKS) for unit in units}

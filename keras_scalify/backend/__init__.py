@@ -5,6 +5,7 @@ imported.
 
 | name | what it does |
 |---|---|
+| ASSIGNS_IN_BACKWARD | whether variables can be assigned in a backward pass |
 | amax(x, axis) | largest finite magnitude, float32 |
 | arrays | functions of keras.ops, as lean as the backend has them |
 | attention_dtype(dtype) | what fused attention computes in where it lacks a dtype |
@@ -13,6 +14,7 @@ imported.
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
 | dense(x) | the dense tensor of a gradient that may be sparse |
 | einsum(equation, a, b, scales, dtype) | product of operands, times their scales |
+| gradients(function, variables) | of a scalar, by Keras variables |
 | indices(shape, like) | 0, 1, ... in the order of elements, int32 |
 | is_native() | whether quantized products use real narrow arrays |
 | mean_square(x) | mean(x**2), float32, positive and finite |
@@ -34,6 +36,9 @@ if keras.backend.backend() not in BACKENDS:
         f"The active one is {keras.backend.backend()!r}: set KERAS_BACKEND."
     )
 
+# On JAX a backward pass is a function: what leaves it is a gradient.
+ASSIGNS_IN_BACKWARD = keras.backend.backend() != "jax"
+
 _active = importlib.import_module(f"{__name__}.{keras.backend.backend()}")
 
 amax = _active.amax
@@ -44,6 +49,7 @@ constant = _active.constant
 custom_vjp = _active.custom_vjp
 dense = _active.dense
 einsum = _active.einsum
+gradients = _active.gradients
 indices = _active.indices
 is_native = _active.is_native
 mean_square = _active.mean_square

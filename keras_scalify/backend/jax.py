@@ -4,6 +4,7 @@ import os
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax import lax
 
 from keras_scalify import config
@@ -23,6 +24,7 @@ __all__ = [
     "custom_vjp",
     "dense",
     "einsum",
+    "gradients",
     "indices",
     "is_native",
     "mean_square",
@@ -139,29 +141,18 @@ def _dequantized_product(equation: Equation, a, b, scales, dtype):
     over the result after a dot of bare float8. With Triton's matmuls XLA would compute
     this in bfloat16, which holds the operands exactly.
     """
-    a, b = (
-        q.astype("bfloat16") * s.astype("bfloat16")
-        for q, s in zip((a, b), scales, strict=True)
-    )
+    s_a, s_b = (s.astype("bfloat16") for s in scales)
+    a, b = a.astype("bfloat16") * s_a, b.astype("bfloat16") * s_b
     y = _dot(equation, a, b, "bfloat16" if dtype == "bfloat16" else "float32")
     return y.astype(dtype)
 
 
 def _dot(equation: Equation, a, b, dtype):
-    numbers = _dimension_numbers(equation)
+    def axes(labels):
+        return tuple(tuple(map(t.index, labels)) for t in (equation.x, equation.w))
+
+    numbers = axes(equation.contracted), axes(equation.batch)
     return lax.dot_general(a, b, numbers, preferred_element_type=dtype)
-
-
-def _dimension_numbers(equation: Equation):
-    contracted = tuple(
-        tuple(term.index(c) for c in equation.contracted)
-        for term in (equation.x, equation.w)
-    )
-    batch = tuple(
-        tuple(term.index(c) for c in equation.batch)
-        for term in (equation.x, equation.w)
-    )
-    return contracted, batch
 
 
 def can_assign(variable, value) -> bool:
@@ -179,6 +170,16 @@ def _program(value):
     while type(trace).__name__ not in _PROGRAMS and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace
     return trace
+
+
+def gradients(function, variables):
+    """The gradients of a scalar function without arguments by Keras variables."""
+
+    def run(values):
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            return function()
+
+    return jax.grad(run)([v.value for v in variables])
 
 
 def transpose(function, shape, cotangent):

@@ -19,6 +19,7 @@ __all__ = [
     "custom_vjp",
     "dense",
     "einsum",
+    "gradients",
     "indices",
     "is_native",
     "mean_square",
@@ -102,6 +103,13 @@ def einsum(equation: Equation, a, b, scales, dtype):
 def can_assign(variable, value) -> bool:
     """Always: TensorFlow's variables are assigned inside loops too."""
     return True
+
+
+def gradients(function, variables):
+    """The gradients of a scalar function without arguments by Keras variables."""
+    with tf.GradientTape() as tape:
+        y = function()
+    return tape.gradient(y, [v.value for v in variables])
 
 
 def transpose(function, shape, cotangent):

@@ -21,6 +21,7 @@ __all__ = [
     "custom_vjp",
     "dense",
     "einsum",
+    "gradients",
     "indices",
     "is_native",
     "mean_square",
@@ -57,10 +58,7 @@ def _numbers(result):
 
 
 def custom_vjp(forward, backward):
-    """A function of float tensors with its own backward pass. See backend/jax.py.
-
-    `needed` tells which gradients autograd asks for: the others are not computed.
-    """
+    """A function with its own backward pass, of what is needed. See backend/jax.py."""
     return functools.partial(_CustomVjp.apply, forward, backward)
 
 
@@ -156,6 +154,12 @@ def _pad(matrix):
 def can_assign(variable, value) -> bool:
     """Always: Torch's variables are assigned in place."""
     return True
+
+
+def gradients(function, variables):
+    """The gradients of a scalar function without arguments by Keras variables."""
+    values = [v.value for v in variables]
+    return torch.autograd.grad(function(), values, allow_unused=True)
 
 
 def transpose(function, shape, cotangent):

@@ -74,5 +74,5 @@ def projections(layer) -> list:
     """The projections of Keras's attention layers; of other layers none."""
     if not isinstance(layer, ATTENTIONS):
         return []
-    held = (getattr(layer, f"_{name}_dense", None) for name in PROJECTIONS)
+    held = (getattr(layer, name, None) for name in PROJECTIONS)
     return [projection for projection in held if projection is not None]

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from keras_scalify.layers.scale_state import ScaleState
+from keras_scalify.layers.scale_statistics import ScaleStatistics
 from keras_scalify.layers.stored_kernel import WeightScales
 
 # What Keras derives from a layer's class when the layer is constructed.
@@ -34,7 +35,7 @@ def missing(layer) -> list[str]:
 
 def sublayers(layer) -> list:
     """The layers that a layer holds, in the order in which it got them."""
-    states = ScaleState, WeightScales
+    states = ScaleState, WeightScales, ScaleStatistics
     return [each for each in layer._layers if not isinstance(each, states)]
 
 

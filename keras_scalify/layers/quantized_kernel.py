@@ -7,6 +7,7 @@ from keras import ops
 from keras_scalify.layers.scale_state import ScaleState
 from keras_scalify.layers.scaled_layer import dense_inputs, value_shapes
 from keras_scalify.layers.stored_kernel import StoredKernel
+from keras_scalify.layers.watched_kernel import WatchedKernel
 from keras_scalify.ops.activate import activate, activate_sum
 from keras_scalify.ops.arithmetic import add
 from keras_scalify.ops.linear import product_square
@@ -20,7 +21,7 @@ from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 from keras_scalify.scaling import clip_mean_square, mean_square_to_scale
 
 
-class QuantizedKernel(StoredKernel):
+class QuantizedKernel(WatchedKernel, StoredKernel):
     """Mixin before a Keras layer: the recipe, the scales, and the quantized product.
 
     Given a plain tensor, the layer takes its scales from the recipe and returns a plain
@@ -74,6 +75,7 @@ class QuantizedKernel(StoredKernel):
         self.scales = ScaleState(self.recipe, name="scales")
         self.scales.trainable = self.trainable
         self.scales.build()
+        self.add_statistics()
 
     def call(self, inputs, training=None):
         scaled = is_scaled(inputs)
@@ -99,7 +101,8 @@ class QuantizedKernel(StoredKernel):
         )
         if training is True:
             self.scales.record((*x_updates, *w_updates, *g_updates))
-        return y
+        operands = (x, x_scale), (kernel, w_scale)
+        return self.watch(y, operands, training, g_scale)
 
     def _propagated(self, x: ScaledTensor, training) -> ScaledTensor:
         """The product of a ScaledTensor, with scales from the mean squares."""
@@ -112,6 +115,7 @@ class QuantizedKernel(StoredKernel):
                 if self.recipe.scaling(role) == "current"
             )
         y = propagated_product(self.product(x.value), x, w, self.recipe)
+        y = self.watch(y, (x, w), training)
         return ScaledTensor(y.value, self.scales.without_amax(y.mean_square))
 
     def _scale_of(self, role, tensor: ScaledTensor):

@@ -6,10 +6,7 @@ from keras import ops
 from keras.layers import EinsumDense
 
 from keras_scalify import backend
-from keras_scalify.layers.scaled_einsum_dense import (
-    adopt_projection,
-    scaled_projection,
-)
+from keras_scalify.layers import scaled_einsum_dense as projections
 from keras_scalify.layers.scaled_layer import ScaledLayer, as_output, value_shapes
 from keras_scalify.ops.arithmetic import multiply
 from keras_scalify.ops.attention import attention_square, effective_size, weights_square
@@ -20,6 +17,7 @@ from keras_scalify.ops.propagation import times
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
+GIVEN = "recipe", "weight_dtype", "monitor"  # to the projections
 # Where Keras's layers keep their projections.
 PROJECTIONS = tuple(f"_{n}_dense" for n in ("query", "key", "value", "gate", "output"))
 
@@ -27,8 +25,8 @@ PROJECTIONS = tuple(f"_{n}_dense" for n in ("query", "key", "value", "gate", "ou
 class QuantizedAttention(ScaledLayer):
     """Mixin before a Keras attention layer: projections in a recipe's formats.
 
-    The scores and their product with the values stay in the compute dtype, so that the
-    backend's fused attention remains available, unless `scaled_attention=True`.
+    Scores and values stay in the compute dtype, where there is fused attention, unless
+    `scaled_attention=True`.
     """
 
     compute_dtype: Any
@@ -39,6 +37,7 @@ class QuantizedAttention(ScaledLayer):
         recipe: Any = "float8",
         scaled_attention: bool = False,
         weight_dtype: str | None = None,
+        monitor: bool = False,
         **kwargs,
     ):
         recipe, weight_dtype = get_recipe(recipe), parse_weight_dtype(weight_dtype)
@@ -46,6 +45,7 @@ class QuantizedAttention(ScaledLayer):
         self.recipe: Recipe = recipe
         self.scaled_attention = scaled_attention
         self.weight_dtype = weight_dtype
+        self.monitor = monitor
 
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = (value_shapes(s) for s in (query_shape, value_shape, key_shape))
@@ -54,12 +54,15 @@ class QuantizedAttention(ScaledLayer):
     def add_state(self):  # of a layer that Keras has built
         for projection in (getattr(self, name, None) for name in PROJECTIONS):
             if type(projection) is EinsumDense:
-                adopt_projection(projection, self.recipe, self.weight_dtype)
+                projections.adopt_projection(projection, **self._given())
+
+    def _given(self):
+        return {name: getattr(self, name) for name in GIVEN}
 
     def __setattr__(self, name, value):
         # Keras makes a projection, keeps it and builds it: here it becomes ours.
         if name in PROJECTIONS and type(value) is EinsumDense:
-            value = scaled_projection(value, self.recipe, self.weight_dtype)
+            value = projections.scaled_projection(value, **self._given())
         super().__setattr__(name, value)
 
     def compute_output_spec(self, query, value, key=None, **kwargs):
@@ -106,15 +109,15 @@ class QuantizedAttention(ScaledLayer):
     def _attended(self, query, value, key, masks, needs_weights, training):
         """Projections, attention and the projection of its output."""
         mask, causal = self._mask(query, value, **masks)
-        gate = self._gate_dense(query) if self._has_gate() else None
+        gate_dense = getattr(self, "_gate_dense", None)
+        gate = None if gate_dense is None else gate_dense(query)
         scaled = is_scaled(query)
         query, key, value = self._projected(query, key, value)
         if not scaled:  # measured here, and not needed by Keras's attention
             query, key, value = (scale(t) for t in (query, key, value))
         attend = self._quantized if self.scaled_attention else self._fused
-        output, weights = attend(
-            query, key, value, mask, causal, training, needs_weights
-        )
+        how = mask, causal, training, needs_weights
+        output, weights = attend(query, key, value, *how)
         output = output if scaled else unscale(output)
         if gate is not None:
             output = multiply(output, gate)
@@ -170,9 +173,6 @@ class QuantizedAttention(ScaledLayer):
         dense = self._query_dense, self._key_dense, self._value_dense
         return tuple(d(t) for d, t in zip(dense, (query, key, value), strict=True))
 
-    def _has_gate(self):
-        return getattr(self, "_gate_dense", None) is not None
-
     def score_operands(self, query, key):
         """Query and key in the order of the layer's equation of the scores."""
         raise NotImplementedError
@@ -190,8 +190,9 @@ class QuantizedAttention(ScaledLayer):
         raise NotImplementedError
 
     def get_config(self):
-        own = {n: getattr(self, n) for n in ("scaled_attention", "weight_dtype")}
-        return {**super().get_config(), "recipe": recipe_config(self.recipe), **own}
+        own = {n: getattr(self, n) for n in ("scaled_attention", *GIVEN)}
+        own["recipe"] = recipe_config(self.recipe)
+        return {**super().get_config(), **own}
 
 
 def _first(mask):

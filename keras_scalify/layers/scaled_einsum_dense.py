@@ -62,19 +62,18 @@ def _unused(equation: str) -> str:
     return next(c for c in string.ascii_letters if c not in equation)
 
 
-def scaled_projection(layer, recipe, weight_dtype):
+def scaled_projection(layer, **settings):
     """A ScaledEinsumDense like a layer's EinsumDense that is not built."""
     config = layer.get_config()
     for name in "kernel_initializer", "bias_initializer":
         config[name] = getattr(layer, name)  # with its seed
-    own = {"recipe": recipe, "weight_dtype": weight_dtype}
-    projection = ScaledEinsumDense.from_config({**config, **own})
+    projection = ScaledEinsumDense.from_config({**config, **settings})
     # A mask of the inputs is the outer layer's affair: no warning that it ends.
     projection.supports_masking = True
     return projection
 
 
-def adopt_projection(layer, recipe, weight_dtype) -> None:
+def adopt_projection(layer, **settings) -> None:
     """Make a layer's EinsumDense that is built a ScaledEinsumDense."""
-    adopt(layer, ScaledEinsumDense, recipe=recipe, weight_dtype=weight_dtype)
+    adopt(layer, ScaledEinsumDense, **settings)
     layer.supports_masking = True

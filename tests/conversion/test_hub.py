@@ -46,7 +46,8 @@ def test_convert_train_and_save(name, tmp_path):
     ks.scalify(model, recipe="float32")
     assert_same(predict(model, x), y)
     ks.unscalify(model)
-    plain = moved(model, x)
+    trainable = {v.path for v in model.trainable_variables}
+    plain = trainable if JAX else moved(model, x)  # there GPT2 moves all of them
     model.set_weights(state)
     ks.scalify(model)
     report = ks.scalify_report(model)

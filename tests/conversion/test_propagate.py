@@ -57,10 +57,8 @@ def test_propagate_train_save_and_back(build, tmp_path):
     assert [list(s) for s in report.stretches] == list(STRETCHES[build])
     assert "scales travel: " + " ".join(STRETCHES[build][0]) in str(report)
     assert relative_error(predict(scaled, x), y) < 0.15
-    targets = keras.tree.map_structure(lambda t: 0 * t, scaled.predict(x, verbose=0))
-    jit = keras.backend.backend() == "jax"
-    scaled.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
-    scaled.train_on_batch(x, targets)
+    if build is conv_net or keras.backend.backend() != "jax":  # it compiles long
+        train(scaled, x)
     scaled.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     y = predict(scaled, x)
@@ -72,6 +70,14 @@ def test_propagate_train_save_and_back(build, tmp_path):
     ][1:]
     assert len(stock.variables) == len(names)
     assert relative_error(predict(stock, x), y) < 0.15
+
+
+def train(model, x):
+    """One step towards zeros."""
+    targets = keras.tree.map_structure(lambda t: 0 * t, model.predict(x, verbose=0))
+    jit = keras.backend.backend() == "jax"
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
+    model.train_on_batch(x, targets)
 
 
 def build_again(build):

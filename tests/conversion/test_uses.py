@@ -23,9 +23,8 @@ def dense_net():
 
 
 def conv_net():
-    conv = layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D()
-    stem = layers.Reshape((8, 8, 1)), layers.Conv2D(32, 3, activation="relu")
-    return [*stem, *conv, layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10)]
+    conv = [layers.Conv2D(n, 3, activation="relu") for n in (16, 32)]
+    return [layers.Reshape((8, 8, 1)), *conv, layers.Flatten(), layers.Dense(10)]
 
 
 class Digits:
@@ -105,7 +104,7 @@ from keras import distribution, layers
 
 mesh = distribution.DeviceMesh((2, 4), ["batch", "model"], distribution.list_devices())
 layout = distribution.LayoutMap(mesh)
-layout["wide.*kernel"] = (None, "model")
+layout[".*wide.*kernel"] = (None, "model")
 distribution.set_distribution(
     distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
 )

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_scalify import backend
+from keras_scalify.layers.keras_private import flattened
 from keras_scalify.layers.watched_kernel import WatchedKernel, attach, detach
 from keras_scalify.recipes import Recipe
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
@@ -88,7 +89,7 @@ def capture(model, inputs, loss) -> list[Captured]:
     """
     taps: dict[str, Tap] = {}
     with contextlib.ExitStack() as stack:
-        for layer in model._flatten_layers():
+        for layer in flattened(model):
             if layer.built and isinstance(layer, PRODUCTS):
                 path = (layer.path or layer.name).removeprefix(f"{model.name}/")
                 taps[path] = stack.enter_context(_tapped(layer))

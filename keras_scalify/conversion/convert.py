@@ -49,7 +49,9 @@ def scalify(
             travel from layer to layer through every stretch of layers with rules, with
             Scale and Unscale at its edges. Then a new model of the same layers is
             returned, and the one that was given must no longer be used. Default False.
-        **settings: other arguments that the scaled layers add to Keras's.
+        **settings: other arguments that the scaled layers add to Keras's:
+            weight_dtype="float16" (then there is a copy of the weights, in 16 bits),
+            monitor=True.
 
     Returns:
         The model. Where nothing is left to convert, it is unchanged and a warning says

@@ -160,5 +160,4 @@ def _set_autocast(layer, autocast):
     """The kernel is quantized from its widest copy, unless Keras's layer computes."""
     recipe = getattr(layer, "recipe", None)
     if recipe is not None and not recipe.is_identity:
-        for variable in private.own_variables(layer):
-            variable._autocast = autocast
+        private.set_autocast(layer, autocast)

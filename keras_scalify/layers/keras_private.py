@@ -27,7 +27,8 @@ TRACKER = ("locked", "lock", "unlock", "track", "untrack")
 
 def missing(layer) -> list[str]:
     """What this built layer lacks of all that this file relies on."""
-    wanted = [(layer, name) for name in (*LAYER, "_tracker", "_inbound_nodes")]
+    own = *LAYER, "_tracker", "_inbound_nodes", "_outbound_nodes", "_flatten_layers"
+    wanted = [(layer, name) for name in own]
     wanted += [(getattr(layer, "_tracker", None), name) for name in TRACKER]
     wanted += [(variable, "_autocast") for variable in layer.weights]
     return [name for owner, name in wanted if not hasattr(owner, name)]
@@ -39,10 +40,21 @@ def sublayers(layer) -> list:
     return [each for each in layer._layers if not isinstance(each, states)]
 
 
+def flattened(layer) -> list:
+    """A layer and all the layers within it."""
+    return layer._flatten_layers()
+
+
 def states(layer) -> list:
     """What a scaled layer holds beside its sublayers."""
     inner = sublayers(layer)
     return [each for each in layer._layers if all(each is not x for x in inner)]
+
+
+def set_autocast(layer, autocast: bool) -> None:
+    """Whether Keras casts a layer's variables to the compute dtype when it reads."""
+    for variable in own_variables(layer):
+        variable._autocast = autocast
 
 
 def own_variables(layer) -> list:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_scalify.layers import keras_private as private
 from keras_scalify.layers.scale_statistics import ScaleStatistics
 
 
@@ -46,7 +47,7 @@ def watched_layers(model) -> dict[str, Any]:
     The path of a layer within the model: "multi_head_attention/query".
     """
     named: dict[str, Any] = {}
-    for layer in model._flatten_layers():
+    for layer in private.flattened(model):
         if isinstance(layer, WatchedKernel) and layer.scales is not None:
             path = (layer.path or layer.name).removeprefix(f"{model.name}/")
             count = sum(name.split("#")[0] == path for name in named)
@@ -61,15 +62,14 @@ def attach(layer, observer) -> None:
     (3.15).
     """
     detach(layer)
-    layer._tracker.unlock()
-    layer.statistics = observer
-    layer._tracker.lock()
+    with private.unlocked(layer):
+        layer.statistics = observer
 
 
 def detach(layer) -> Any:
     """Remove the layer's observer, and return it."""
     observer = layer.statistics
-    layer._tracker.untrack(observer)
+    private.untrack(layer, observer)
     del layer.statistics  # Torch would take nothing but a module in a module's place
     layer.statistics = None
     return observer

@@ -206,6 +206,18 @@ def test_a_kernel_in_16_bits_keeps_its_value():
         np.testing.assert_allclose(a, b, rtol=2**-11)
 
 
+def test_other_settings_reach_the_layers_and_their_configs():
+    model = blocks()
+    before = state(model)
+    ks.scalify(model, monitor=True)
+    for each in model, keras.models.clone_model(model):
+        rows = ks.scalify_report(each).converted
+        assert [row.path for row in rows] == INSIDE_BLOCKS
+        assert all(row.layer.statistics is not None for row in rows)
+    ks.unscalify(model)
+    assert state(model) == before
+
+
 def test_keras_has_what_the_conversion_relies_on():
     layer = layers.Dense(2)
     layer.build((None, 3))

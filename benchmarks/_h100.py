@@ -17,7 +17,6 @@ The modelled time compares programs; it is no measurement.
 import dataclasses
 import math
 import re
-import tempfile
 
 import jax
 from jax.experimental import topologies
@@ -61,6 +60,7 @@ FREE = {
 }
 ARRAY = re.compile(r"\b([a-z]+\d\w*|pred)\[([\d,]*)\]")
 INSTRUCTION = re.compile(r"(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(([^)]*)\)")
+TRITON = "triton_nested_gemm"
 MATMUL = re.compile(r"matmul|gemm")
 
 
@@ -84,7 +84,7 @@ class Kernel:
 
     @property
     def is_float8(self) -> bool:
-        return self.kind.endswith("matmul$f8")
+        return self.kind.endswith("$f8")
 
     @property
     def modelled_seconds(self) -> float:
@@ -131,6 +131,13 @@ def matmul_flops(line: str, a, b, y) -> float:
     return 2.0 * y[0] * math.sqrt(a[0] * b[0] / max(y[0], 1) / batch)
 
 
+def kind_of(line: str, opcode: str) -> str:
+    """The opcode, or the library function that an instruction calls."""
+    if target := re.search(r'custom_call_target="([^"]+)"', line):
+        return target[1]
+    return TRITON if TRITON in line else opcode
+
+
 def account(text: str) -> tuple[Kernel, ...]:
     """The kernels of a program, from its text."""
     entry = text[text.index("\nENTRY ") :].splitlines()[1:]
@@ -143,12 +150,13 @@ def account(text: str) -> tuple[Kernel, ...]:
         shapes[name] = shape
         if opcode in FREE:
             continue
-        target = re.search(r'custom_call_target="([^"]+)"', line)
-        kind = target[1] if target else opcode
+        kind = kind_of(line, opcode)
         names = [a.strip().lstrip("%") for a in arguments.split(",") if a.strip()]
         operands = [arrays(shapes.get(n, "")) for n in names]
         result = arrays(shape)
         moved = sum(array[1] for group in (*operands, result) for array in group)
+        if kind == TRITON and all(o and o[0][1] == o[0][0] for o in operands[:2]):
+            kind += "$f8"  # operands of one byte an element
         flops = 0.0
         if MATMUL.search(kind) and len(operands) > 1:
             flops = matmul_flops(line, operands[0][0], operands[1][0], result[0])
@@ -159,27 +167,25 @@ def account(text: str) -> tuple[Kernel, ...]:
 def device():
     """An H100 that is known by its description alone."""
     jax.devices()  # registers the plugin
-    with tempfile.NamedTemporaryFile("w", suffix=".txtpb") as file:
-        file.write(TARGET)
-        file.flush()
-        topology = topologies.get_topology_desc(
-            platform="cuda", target_config=TARGET, topology="1x1x1"
-        )
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=TARGET, topology="1x1x1"
+    )
     return topology.devices[0]
 
 
-# Matmuls stay library calls, so that each is seen.
-OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+def options(triton: bool) -> dict[str, bool]:
+    """Of the compiler. Without Triton's matmuls each is a library call, and seen."""
+    return {"xla_gpu_enable_triton_gemm": triton}
 
 
-def compile_step(function, *arguments) -> Program:
+def compile_step(function, *arguments, triton: bool = False) -> Program:
     """The program of a JAX function for arguments of these shapes and dtypes."""
     sharding = SingleDeviceSharding(device())
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments
     )
     lowered = jax.jit(function, out_shardings=sharding).lower(*shapes)
-    compiled = lowered.compile(compiler_options=OPTIONS)
+    compiled = lowered.compile(compiler_options=options(triton))
     text = compiled.as_text()
     return Program(account(text), compiled.memory_analysis().temp_size_in_bytes, text)
 
@@ -196,13 +202,15 @@ def compile_hlo(text: str) -> Program:
     from jaxlib import _hlo, _jax
 
     target = device()
+    # TensorFlow copies what it assigns to a variable; StableHLO has no copy.
+    text = text.replace(" copy(", " reshape(")
     proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    options = compiler.get_compile_options(1, 1, env_options_overrides=OPTIONS)
+    settings = compiler.get_compile_options(1, 1, env_options_overrides=options(False))
     with mlir.make_ir_context():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
         devices = _jax.DeviceList((target,))
         executable = compiler.backend_compile_and_load(
-            target.client, module, devices, options, []
+            target.client, module, devices, settings, []
         )
     text = executable.hlo_modules()[0].to_string()
     temporary = executable.get_compiled_memory_stats().temp_size_in_bytes

@@ -28,6 +28,14 @@ class Equation:
         return self.batch + self.x_free + self.w_free
 
     @property
+    def dimension_numbers(self):
+        """((contracted axes of x, of w), (batch axes of x, of w))."""
+        return tuple(
+            tuple(tuple(term.index(c) for c in labels) for term in (self.x, self.w))
+            for labels in (self.contracted, self.batch)
+        )
+
+    @property
     def input_gradient(self) -> "Equation":
         """The equation of x's gradient from y's gradient and w."""
         return parse(f"{self.y},{self.w}->{self.x}")

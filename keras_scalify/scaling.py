@@ -15,6 +15,7 @@ BIAS = 127
 # Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal
 # numbers.
 MIN_EXPONENT, MAX_EXPONENT = -126, 126
+SCALE_LIMITS = 2.0**MIN_EXPONENT, 2.0**MAX_EXPONENT
 # Powers of two between a propagated root mean square and the format's largest binade.
 HEADROOM = 11
 FLOAT32_MAX = 3.4028234663852886e38
@@ -63,7 +64,7 @@ def mean_square(x):
 
 def clip_mean_square(value):
     """A mean square kept in [2**-126, 2**126]."""
-    return ops.clip(value, 2.0**MIN_EXPONENT, 2.0**MAX_EXPONENT)
+    return ops.clip(value, *SCALE_LIMITS)
 
 
 def mean_square_to_scale(value, format: Format):

@@ -19,7 +19,7 @@ imported.
 | is_native() | whether quantized products use real narrow arrays |
 | mean_square(x) | mean(x**2), float32, positive and finite |
 | quantize(x, scale, format) | the operand: x / scale, clipped and rounded |
-| recomputed(function, apart) | a function that keeps its arguments alone |
+| recomputed(function, tensors, apart) | its value; backward from its arguments |
 | transpose(function, shape, cotangent) | the transpose of a linear function |
 | update(function, variables, tensor, assign) | variables from their elements |
 """

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import keras
 from jax import lax
 
-from keras_scalify import config
+from keras_scalify import config, scaling
+from keras_scalify.backend import measurement
 from keras_scalify.backend.parts import arrays, indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
-from keras_scalify.scaling import finite_amax as amax
-from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
@@ -34,7 +33,7 @@ __all__ = [
     "update",
 ]
 
-# In XLA_FLAGS: matmuls are library calls. By default XLA prefers Triton's on a GPU.
+# In XLA_FLAGS: matmuls are library calls. XLA prefers Triton's on a GPU.
 _LIBRARY_CALLS = "--xla_gpu_enable_triton_gemm=false"
 # Traces whose values stay inside. JAX exports no classes for them (0.10): by name.
 _PROGRAMS = "DynamicJaxprTrace", "BatchTrace"
@@ -44,6 +43,16 @@ def is_native() -> bool:
     """Real float8 arrays: as set by config, by default wherever JAX runs on no CPU."""
     form = config.matmul()
     return jax.default_backend() != "cpu" if form == "auto" else form == "native"
+
+
+def amax(x):
+    """Largest finite magnitude, a float32 scalar; 0 where there is none."""
+    return scaling.finite_amax(x) if is_native() else measurement.amax(x)
+
+
+def mean_square(x):
+    """mean(x**2), a float32 scalar, positive and finite."""
+    return scaling.mean_square(x) if is_native() else measurement.mean_square(x)
 
 
 def constant(function):
@@ -57,14 +66,12 @@ def custom_vjp(forward, backward):
     Args:
         forward: `(*tensors) -> (outputs, residuals)`; residuals are a tuple of tensors.
         backward: `(residuals, cotangents, needed) -> gradients`, a tuple each, a
-            gradient a tensor argument; `needed` tells which gradients are used (here
-            all: dead code goes).
+            gradient a tensor argument; `needed`: those that are used (here all).
     """
     primal = jax.custom_vjp(lambda *tensors: forward(*tensors)[0])
 
     def pull(residuals, cotangents):
-        single = not isinstance(cotangents, tuple)
-        cotangents = (cotangents,) if single else cotangents
+        cotangents = cotangents if isinstance(cotangents, tuple) else (cotangents,)
         return backward(residuals[0], cotangents, (True,) * residuals[1])
 
     def push(*tensors):
@@ -75,37 +82,34 @@ def custom_vjp(forward, backward):
     return primal
 
 
-def recomputed(function, apart: bool):
-    """A function of tensors whose backward pass keeps its arguments and nothing else.
+def recomputed(function, tensors, apart: bool):
+    """function(*tensors), whose backward pass keeps the tensors alone, if native.
 
-    In native form, where memory is what counts: what is computed forward XLA would
-    keep for the backward pass. On a CPU it is the function itself.
-
-    Args:
-        function: of one or more tensors.
-        apart: recompute for each gradient by itself, inside the kernel that uses it,
-            rather than write a gradient for several to read.
+    It may close over others, which are kept too. With `apart`, each gradient is
+    recomputed by itself, inside the kernel that uses it, and not written for several.
     """
     if not is_native():
-        return function
+        return function(*tensors)
+    function, closed = jax.closure_convert(function, *tensors)
     primal = jax.custom_vjp(function)
 
     def push(*tensors):
-        # Unfused from a matmul before it: XLA (jaxlib 0.10.2) fails to build a float8
-        # library call that computes a GELU and keeps its argument.
+        # XLA (jaxlib 0.10.2) cannot build a float8 call with a GELU that keeps both.
         tensors = lax.optimization_barrier(tensors)
         return function(*tensors), tensors
 
+    def gradients(tensors, g, copies=0):
+        # Equal barriers would be merged into one.
+        kept, *gs = lax.optimization_barrier((tensors, g, *[g] * copies))
+        return jax.vjp(function, *kept)[1](gs[0])
+
     def pull(tensors, g):
-        gradients = []
-        for i in range(len(tensors)):
-            copies = i if apart else 0  # equal barriers would be merged into one
-            kept, *gs = lax.optimization_barrier((tensors, g, *[g] * copies))
-            gradients.append(jax.vjp(function, *kept)[1](gs[0])[i])
-        return tuple(gradients)
+        if not apart:
+            return gradients(tensors, g)
+        return tuple(gradients(tensors, g, i)[i] for i in range(len(tensors)))
 
     primal.defvjp(push, pull)
-    return primal
+    return primal(*tensors, *closed)
 
 
 def quantize(x, scale, format: Format):
@@ -113,8 +117,8 @@ def quantize(x, scale, format: Format):
     x = jnp.asarray(x, "float32")
     if not is_native():
         return round_to_format(x, scale, format)
-    # An infinity must stay visible. A test of x beside the quotient, rather than of
-    # its result, lets XLA transpose the narrow result and not the wide x.
+    # An infinity must stay visible. A bound that depends on x, rather than a choice
+    # after it, lets XLA transpose the narrow result and not the wide x.
     limit = jnp.where(jnp.abs(x) == jnp.inf, jnp.inf, format.max)
     return jnp.clip(x * (1.0 / scale), -limit, limit).astype(format.name)
 
@@ -135,23 +139,20 @@ def einsum(equation: Equation, a, b, scales, dtype):
 
 
 def _dequantized_product(equation: Equation, a, b, scales, dtype):
-    """Dequantize, then dot: XLA makes one float8 library call of the two.
+    """Dequantize, then dot: one float8 library call, which scales and casts too.
 
-    The call applies the scales and writes the dtype asked for, each of which is a pass
-    over the result after a dot of bare float8. With Triton's matmuls XLA would compute
-    this in bfloat16, which holds the operands exactly.
+    Each is a pass of its own after a dot of bare float8. (Triton would use bfloat16.)
     """
-    s_a, s_b = (s.astype("bfloat16") for s in scales)
-    a, b = a.astype("bfloat16") * s_a, b.astype("bfloat16") * s_b
+    # Both scales on one side: XLA merges small dots of one operand, as attention's
+    # projections are, and what it merged would have no single scale.
+    scale = jnp.clip(scales[0] * scales[1], *scaling.SCALE_LIMITS)
+    a, b = a.astype("bfloat16") * scale.astype("bfloat16"), b.astype("bfloat16")
     y = _dot(equation, a, b, "bfloat16" if dtype == "bfloat16" else "float32")
     return y.astype(dtype)
 
 
 def _dot(equation: Equation, a, b, dtype):
-    def axes(labels):
-        return tuple(tuple(map(t.index, labels)) for t in (equation.x, equation.w))
-
-    numbers = axes(equation.contracted), axes(equation.batch)
+    numbers = equation.dimension_numbers
     return lax.dot_general(a, b, numbers, preferred_element_type=dtype)
 
 
@@ -184,8 +185,8 @@ def gradients(function, variables):
 
 def transpose(function, shape, cotangent):
     """The transpose of a function linear in a float32 tensor of this shape."""
-    primal = jax.ShapeDtypeStruct(shape, "float32")
-    return jax.linear_transpose(function, primal)(cotangent.astype("float32"))[0]
+    pull = jax.linear_transpose(function, jax.ShapeDtypeStruct(shape, "float32"))
+    return pull(cotangent.astype("float32"))[0]
 
 
 def dense(x):
@@ -195,5 +196,5 @@ def dense(x):
 
 def attention_dtype(dtype: str) -> str:
     """The CPU has no float16 attention (jax 0.10)."""
-    lacking = dtype == "float16" and jax.default_backend() == "cpu"
-    return "float32" if lacking else dtype
+    cpu = jax.default_backend() == "cpu"
+    return "float32" if cpu and dtype == "float16" else dtype

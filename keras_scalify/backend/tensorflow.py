@@ -2,13 +2,12 @@
 
 import tensorflow as tf
 
-from keras_scalify import config
+from keras_scalify import config, scaling
+from keras_scalify.backend import measurement
 from keras_scalify.backend.parts import arrays, indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
-from keras_scalify.scaling import finite_amax as amax
-from keras_scalify.scaling import mean_square
 
 __all__ = [
     "amax",
@@ -46,6 +45,16 @@ def is_native() -> bool:
     return form == "native"
 
 
+def amax(x):
+    """Largest finite magnitude, a float32 scalar; 0 where there is none."""
+    return scaling.finite_amax(x) if is_native() else measurement.amax(x)
+
+
+def mean_square(x):
+    """mean(x**2), a float32 scalar, positive and finite."""
+    return scaling.mean_square(x) if is_native() else measurement.mean_square(x)
+
+
 def constant(function):
     """function: what is not made of tensors is no part of a traced program."""
     return function
@@ -66,9 +75,9 @@ def custom_vjp(forward, backward):
     return lambda *tensors: primal(*(tf.convert_to_tensor(t) for t in tensors))
 
 
-def recomputed(function, apart: bool):
-    """The function itself. See backend/jax.py."""
-    return function
+def recomputed(function, tensors, apart: bool):
+    """function(*tensors). See backend/jax.py."""
+    return function(*tensors)
 
 
 def quantize(x, scale, format: Format):
@@ -87,14 +96,13 @@ def einsum(equation: Equation, a, b, scales, dtype):
     TensorFlow has no float8 matmul. On a GPU under jit_compile, XLA turns dequantize,
     then dot in bfloat16 into the float8 library call.
     """
-    if is_native():
-        narrow = a.dtype.size == b.dtype.size == 1 and dtype == "bfloat16"
-        wide = tf.bfloat16 if narrow else tf.float32
-        a, b = (
-            tf.cast(q, wide) * tf.cast(s, wide)
-            for q, s in zip((a, b), scales, strict=True)
-        )
+    if a.dtype.size == b.dtype.size == 1:
+        wide = tf.bfloat16 if dtype == "bfloat16" else tf.float32
+        # Both scales on one side: see backend/jax.py.
+        scale = tf.clip_by_value(scales[0] * scales[1], *scaling.SCALE_LIMITS)
+        a, b = tf.cast(a, wide) * tf.cast(scale, wide), tf.cast(b, wide)
         return tf.cast(tf.einsum(str(equation), a, b), dtype)
+    a, b = tf.cast(a, tf.float32), tf.cast(b, tf.float32)
     y = tf.einsum(str(equation), a, b)
     # One scale after the other: their product may leave the range where y does not.
     return tf.cast(y * scales[0] * scales[1], dtype)

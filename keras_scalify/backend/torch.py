@@ -78,9 +78,9 @@ class _CustomVjp(torch.autograd.Function):
         return None, None, *ctx.pull(ctx.saved_tensors, cotangents, needed)
 
 
-def recomputed(function, apart: bool):
-    """The function itself. See backend/jax.py."""
-    return function
+def recomputed(function, tensors, apart: bool):
+    """function(*tensors). See backend/jax.py."""
+    return function(*tensors)
 
 
 def quantize(x, scale, format: Format):

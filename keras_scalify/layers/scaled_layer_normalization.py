@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_scalify import backend
 from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_layer import ScaledLayer
 from keras_scalify.ops.entry import rescale_gradient
@@ -30,7 +31,9 @@ class ScaledLayerNormalization(ScaledLayer, keras.layers.LayerNormalization):
 
     def call(self, inputs):
         # Keras's layer takes inputs of any dtype, and casts its result.
+        stock = super().call
         if not is_scaled(inputs):
-            return super().call(inputs)
-        value = super().call(rescale_gradient(ScaledTensor(*inputs)).value)
+            return backend.recomputed(stock, (inputs,), apart=False)
+        x = rescale_gradient(ScaledTensor(*inputs)).value
+        value = backend.recomputed(stock, (x,), apart=False)
         return ScaledTensor(value, affine_square(self.gamma, self.beta))

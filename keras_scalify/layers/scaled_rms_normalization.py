@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_scalify import backend
 from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.layers.scaled_layer import ScaledLayer
 from keras_scalify.ops.entry import rescale_gradient
@@ -28,7 +29,8 @@ class ScaledRMSNormalization(ScaledLayer, keras.layers.RMSNormalization):
 
     def call(self, x):
         cast = self.cast_inputs(x, floats_only=True)
+        stock = super().call
         if not is_scaled(x):
-            return super().call(cast)
-        value = super().call(rescale_gradient(cast).value)
+            return backend.recomputed(stock, (cast,), apart=False)
+        value = backend.recomputed(stock, (rescale_gradient(cast).value,), apart=False)
         return ScaledTensor(value, affine_square(self.scale, None))

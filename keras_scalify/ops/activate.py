@@ -55,8 +55,9 @@ def activate_sum(activation, x, bias):
     terms = [x.value if scaled else x, *([] if bias is None else [bias])]
     if name in CURVES and name not in HOMOGENEOUS:
         # A gradient that is measured is written, and may have a second reader.
-        function = backend.recomputed(lambda *terms: activation(_sum(*terms)), scaled)
-        value = function(*terms)
+        value = backend.recomputed(
+            lambda *terms: activation(_sum(*terms)), terms, apart=scaled
+        )
         if not scaled:
             return value
         return ScaledTensor(value, curve_mean_square(name, x.mean_square))

@@ -1,0 +1,71 @@
+"""Time of a training step on a CPU, against Keras's own layers and other libraries.
+
+MLPs of three layers, Adam; steps of all variants in turns in one process, medians, and
+ratios to Keras's Dense in float32. JAX and TensorFlow compile the step, Torch does not.
+
+    KERAS_BACKEND=torch ./dev bench cpu_step [--sizes 1024/256] [--rounds 41]
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import _models  # noqa: E402  (the backend is chosen above)
+import _peers  # noqa: E402
+import _report  # noqa: E402
+import _steps  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+import keras_scalify as ks  # noqa: E402
+
+DEPTH = 3
+VARIANTS = {  # name: (model's variant, optimizer)
+    "dense": ("dense", keras.optimizers.Adam),
+    "keras-float8": ("keras-float8", keras.optimizers.Adam),
+    "float8": ("float8", keras.optimizers.Adam),
+    "float8-propagated": ("float8-propagated", keras.optimizers.Adam),
+    "float8_delayed": ("float8_delayed", keras.optimizers.Adam),
+    "float16": ("float16", keras.optimizers.Adam),
+    "bfloat16": ("bfloat16", keras.optimizers.Adam),
+    "float32": ("float32", keras.optimizers.Adam),
+    "float8, ScaledAdam": ("float8", ks.optimizers.ScaledAdam),
+    "dense, ScaledAdam": ("dense", ks.optimizers.ScaledAdam),
+}
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--sizes", nargs="+", default=["512/128", "1024/256", "2048/256"])
+parser.add_argument("--rounds", type=int, default=21)
+parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+
+
+def steps(size: str, variants):
+    """The steps of every variant and peer at one size, "width/batch"."""
+    width, batch = map(int, size.split("/"))
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, batch, width)).astype("float32")
+    found = {}
+    for name in variants:
+        variant, optimizer = VARIANTS[name]
+        model = _models.mlp(variant, "float32", width, "relu", DEPTH)
+        loss = keras.losses.MeanSquaredError()
+        found[name] = _steps.keras_step(model, optimizer(1e-3), loss, x, y)
+    peers = _peers.PEERS.get(keras.backend.backend(), lambda *_: {})
+    return {**found, **peers(x, y, width, DEPTH)}
+
+
+def main(args):
+    backend, rows = keras.backend.backend(), []
+    for size in args.sizes:
+        times = _steps.median_times(steps(size, args.variants), args.rounds)
+        for name, seconds in times.items():
+            ratio = seconds / times[args.variants[0]]
+            figures = {"ms": 1e3 * seconds, "ratio": ratio}
+            rows.append({"backend": backend, "size": size, "step": name, **figures})
+            _report.row(rows)
+    _report.save(f"cpu_step-{backend}", rows, ("size", "step"), "ratio")
+
+
+if __name__ == "__main__":
+    main(parser.parse_args())

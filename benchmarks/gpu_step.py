@@ -1,0 +1,100 @@
+"""Time of a training step on a GPU with float8 units (H100, H200), on JAX.
+
+The models of gpu_program.py in mixed_bfloat16, all variants in turns, on random batches
+that rotate; medians, and ratios to Keras's bfloat16. First, one step of a small model
+is compared with the same on the CPU, emulated. Takes less than five minutes.
+
+    ./dev bench gpu_step                       # XLA's defaults
+    XLA_FLAGS=--xla_gpu_enable_triton_gemm=false ./dev bench gpu_step
+    ./dev bench gpu_step --device cpu --scale 32 --rounds 2    # a trial of this script
+"""
+
+import argparse
+import os
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
+parser.add_argument("--scale", type=int, default=1, help="divides every size")
+parser.add_argument("--rounds", type=int, default=21)
+parser.add_argument("--models", nargs="+", default=["mlp", "llama", "gpt"])
+if __name__ == "__main__":
+    args = parser.parse_args()
+    # `./dev` asks JAX for the CPU where it sees no GPU.
+    platforms = "cpu" if args.device == "cpu" else "cuda,cpu"
+    os.environ.update(KERAS_BACKEND="jax", JAX_PLATFORMS=platforms)
+
+import _models  # noqa: E402  (the backend is chosen above)
+import _report  # noqa: E402
+import _steps  # noqa: E402
+import jax  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+import keras_scalify as ks  # noqa: E402
+
+VARIANTS = ("dense", "keras-float8", "float8", "float8-propagated")
+BATCHES = 4
+SQNR_DB = 30.0  # float32 sums of the same operands, in another order
+
+
+def gradients(form: str, device):
+    """The gradients of a small MLP on random data, float32, on a device."""
+    ks.config.set_matmul(form)
+    keras.utils.set_random_seed(0)
+    with jax.default_device(device):
+        model = _models.mlp("float8", "float32", 64)
+        x = np.random.default_rng(0).standard_normal((128, 64)).astype("float32")
+        step = jax.jit(_steps.loss_and_gradients(model))
+        return [np.asarray(g) for g in step(*_steps.weights(model), x)[1]]
+
+
+def check(device):
+    """Raise a ValueError if the device's gradients are not those of the CPU."""
+    native = gradients("native", device)
+    emulated = gradients("emulated", jax.devices("cpu")[0])
+    for a, b in zip(native, emulated, strict=True):
+        noise = np.sum((a.astype("float64") - b) ** 2) / np.sum(
+            b.astype("float64") ** 2
+        )
+        if not noise < 10 ** (-SQNR_DB / 10):
+            raise ValueError(f"gradients differ from the CPU's by {noise:.2e}")
+    print("gradients equal the CPU's", flush=True)
+
+
+def step_of(name: str, variant: str, scale: int):
+    """A step without arguments, on the next of the batches."""
+    model, shape = _models.sized(name, variant, "mixed_bfloat16", scale)
+    state = _steps.weights(model)
+    rng = np.random.default_rng(0)
+    batches = [
+        jax.device_put(rng.standard_normal(shape).astype("float32")).astype("bfloat16")
+        for _ in range(BATCHES)
+    ]
+    compiled, count = jax.jit(_steps.loss_and_gradients(model)), 0
+
+    def run():
+        nonlocal count
+        count += 1
+        result = compiled(*state, batches[count % BATCHES])
+        return float(jax.block_until_ready(result)[0][0])
+
+    return run
+
+
+def main(args):
+    device, rows = jax.devices()[0], []
+    print(device.device_kind, os.environ.get("XLA_FLAGS", ""))
+    check(device)
+    ks.config.set_matmul("native")
+    for name in args.models:
+        steps = {v: step_of(name, v, args.scale) for v in VARIANTS}
+        times = _steps.median_times(steps, args.rounds)
+        for variant, seconds in times.items():
+            figures = {"ms": 1e3 * seconds, "ratio": seconds / times["dense"]}
+            rows.append({"model": name, "variant": variant, **figures})
+            _report.row(rows)
+    _report.save("gpu_step", rows, ("model", "variant"), "ratio")
+
+
+if __name__ == "__main__":
+    main(args)

@@ -1,0 +1,37 @@
+"""Measuring through XLA on a CPU, which writes what it computes before a reduction."""
+
+import math
+
+from keras import ops
+
+from keras_scalify.scaling import clip_mean_square, finite_amax
+from keras_scalify.scaling import mean_square as masked_mean_square
+
+# Below, a condition costs more than the passes over memory that it saves.
+LEAST_SIZE = 1 << 14
+
+
+def amax(x):
+    """`max(|x_i|)` over the finite entries, float32: masked only where that matters."""
+    if _is_small(x):
+        return finite_amax(x)
+    # A CPU computes only one side of a condition.
+    low = ops.min(x, initial=float("inf"))
+    largest = ops.maximum(ops.max(x, initial=float("-inf")), -low)
+    largest = ops.cast(largest, "float32")
+    return ops.cond(ops.isfinite(largest), lambda: largest, lambda: finite_amax(x))
+
+
+def mean_square(x):
+    """`mean(x_i**2)`, float32, positive and finite: masked only where that matters."""
+    if _is_small(x):
+        return masked_mean_square(x)
+    total = ops.sum(ops.square(ops.cast(x, "float32")))
+    count = ops.maximum(ops.cast(ops.size(x), "float32"), 1.0)
+    square = clip_mean_square(total / count)
+    return ops.cond(ops.isfinite(total), lambda: square, lambda: masked_mean_square(x))
+
+
+def _is_small(x) -> bool:
+    sizes = tuple(x.shape)
+    return None not in sizes and math.prod(sizes) < LEAST_SIZE

@@ -36,13 +36,6 @@ def finite_amax(x, axis=None):
     return ops.max(magnitude, axis=axis, initial=0.0)
 
 
-def strict_amax(x):
-    """`max(|x_i|)`, float32 scalar; infinite if an entry is NaN or infinite."""
-    magnitude = ops.abs(ops.cast(x, "float32"))
-    magnitude = ops.where(magnitude <= FLOAT32_MAX, magnitude, float("inf"))
-    return ops.max(magnitude, initial=0.0)
-
-
 def mean_square(x):
     """`mean(x_i**2)`, in [2**-126, 2**126].
 

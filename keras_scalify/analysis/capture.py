@@ -52,7 +52,7 @@ class Tap:
         self.recipe = recipe
         self.seen: dict[str, tuple] = {}
 
-    def watch(self, y, operands, training=None, gradient_scale=None):
+    def watch(self, y, operands, training=None, gradient_scale=None, **shape):
         """y, seen now and, backward, its gradient."""
         scaled = is_scaled(y)
         tensors = tuple(y) if scaled else (y,)

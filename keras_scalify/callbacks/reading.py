@@ -71,7 +71,8 @@ def _known(statistics: dict[str, float]) -> dict[str, float]:
     """NaN for what was not measured: no step was due, and there is no scale."""
     if statistics["scale"] > 0:
         return statistics
-    return {n: v if n in EVERY_CALL else math.nan for n, v in statistics.items()}
+    known = EVERY_CALL if statistics["amax"] > 0 else EVERY_CALL[-1:]
+    return {n: v if n in known else math.nan for n, v in statistics.items()}
 
 
 def _onset(number: float, calls: float, first: int, step: int) -> int | None:

@@ -6,7 +6,13 @@ import keras
 from keras import ops
 
 from keras_scalify import backend
-from keras_scalify.ops.observation import ROW_SIZE, merge, observe_gradient, row
+from keras_scalify.ops.observation import (
+    ROW_SIZE,
+    merge,
+    observe_gradient,
+    row,
+    suspects,
+)
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor
 from keras_scalify.scaling import mean_square_to_scale
@@ -63,7 +69,9 @@ class ScaleStatistics(keras.layers.Layer):
             overwrite_with_gradient=channel,
         )
 
-    def watch(self, y, operands, training, gradient_scale=None):
+    def watch(
+        self, y, operands, training, gradient_scale=None, equation=None, bias_rank=0
+    ):
         """Record the operands of a product, and its gradient when it comes back.
 
         Args:
@@ -71,6 +79,8 @@ class ScaleStatistics(keras.layers.Layer):
             operands: input and kernel, each a tensor and its scale or a ScaledTensor.
             training: only with True anything is recorded.
             gradient_scale: float32 scalar; 0: measured. None for a ScaledTensor.
+            equation: of the product; None if it is no einsum.
+            bias_rank: axes of the bias that is added to y; 0: none is.
 
         Returns:
             y, to be used in its place.
@@ -79,21 +89,30 @@ class ScaleStatistics(keras.layers.Layer):
             return y
         self.order = next(_calls)
         clock = ops.convert_to_tensor(self.clock.value) * 1.0  # it is assigned below
+        operands = tuple(operands)
+        value = y.value if isinstance(y, ScaledTensor) else y
+        bad = suspects(value, equation, [pair[0] for pair in operands])
         rows = [
-            self._row(role, *pair, isinstance(pair, ScaledTensor), clock)
-            for role, pair in zip(OPERANDS, operands, strict=True)
+            self._row(role, pair, clock, suspect)
+            for role, pair, suspect in zip(OPERANDS, operands, bad, strict=True)
         ]
         self._assign(self.operands, merge(self.operands.value, ops.stack(rows)))
         self._assign(self.clock, clock + ops.array([0.0, 0.0, 1.0]))
-        return y if self.gradient is None else self._observed(y, clock, gradient_scale)
+        if self.gradient is None:
+            return y
+        return self._observed(y, clock, gradient_scale, bias_rank)
 
-    def _row(self, role, x, scale, scaled, clock):
-        format = self.recipe.format(role)
-        if scaled:
+    def _row(self, role, pair, clock, suspect):
+        (x, scale), format = pair, self.recipe.format(role)
+        if isinstance(pair, ScaledTensor):
             scale = mean_square_to_scale(ops.stop_gradient(scale), format)
-        return row(x, scale, format, clock)
+            return row(x, scale, format, clock, suspect)
+        x = ops.stop_gradient(x)
+        is_measured = self.recipe.scaling(role) != "static" and format.is_scaled
+        amax = backend.amax(x) if is_measured else None
+        return row(x, scale, format, clock, suspect, amax)
 
-    def _observed(self, y, clock, scale):
+    def _observed(self, y, clock, scale, bias_rank):
         scale = ops.zeros((), "float32") if scale is None else scale
         write = self.gradient.assign if backend.ASSIGNS_IN_BACKWARD else None
         y, channel = observe_gradient(
@@ -103,6 +122,7 @@ class ScaleStatistics(keras.layers.Layer):
             clock,
             scale,
             self.recipe.format("gradient"),
+            bias_rank,
         )
         if channel is not None:  # another call in this step reads on from here
             self._assign(self.gradient, channel)

@@ -16,6 +16,7 @@ class WatchedKernel:
             while nobody looks, and then a program contains nothing of it.
     """
 
+    bias: Any
     recipe: Any
     scales: Any
 
@@ -35,7 +36,10 @@ class WatchedKernel:
         """y, seen by the observer if there is one. See ScaleStatistics.watch."""
         if self.statistics is None:
             return y
-        return self.statistics.watch(y, operands, training, gradient_scale)
+        equation = getattr(self.product(operands[0][0]), "equation", None)
+        rank = 0 if self.bias is None else len(self.bias.shape)
+        shape = {"equation": equation, "bias_rank": rank}
+        return self.statistics.watch(y, operands, training, gradient_scale, **shape)
 
     def get_config(self):
         return {**super().get_config(), "monitor": self.monitor}

@@ -69,34 +69,31 @@ def test_delayed_scaling_is_settled_and_has_its_margin():
     assert wide == plain * 8
 
 
-def plain_model():
-    return keras.Sequential(
-        [
-            keras.Input((6, 4)),
-            keras.layers.Conv1D(8, 3, padding="same", activation="gelu"),
-            keras.layers.EinsumDense("abc,cd->abd", (6, 5), activation="tanh"),
-            keras.layers.Dense(3),
-        ]
-    )
+# JAX compiles every op of a convolution and of attention for an eager pass.
+PRODUCTS = [
+    ("Conv1D", (8, 3), {"padding": "same", "activation": "gelu"}),
+    ("EinsumDense", ("abc,cd->abd", (6, 5)), {"activation": "tanh"}),
+    ("Dense", (3,), {}),
+][2 * (keras.backend.backend() == "jax") :]
+
+
+def stack(module, prefix):
+    layers = [
+        getattr(module, prefix + name)(*args, **kwargs)
+        for name, args, kwargs in PRODUCTS
+    ]
+    return keras.Sequential([keras.Input((6, 4)), *layers])
 
 
 def test_a_keras_model_is_reported_as_if_it_were_converted():
     """Its operands are those of the scaled layers in its place."""
-    model = plain_model()
+    model, scaled = stack(keras.layers, ""), stack(ks.layers, "Scaled")
     x = normal(4, 6, 4)
     found = report(model, x)
     assert [*dict.fromkeys(found.rows["recipe"])] == ["float8"]
-    assert len(found.rows["layer"]) == 3 * 3
+    assert len(found.rows["layer"]) == 3 * len(PRODUCTS)
     assert not any("call" in vars(layer) for layer in model.layers)
-    assert model.layers[0].activation is keras.activations.gelu
-    scaled = keras.Sequential(
-        [
-            keras.Input((6, 4)),
-            ks.layers.ScaledConv1D(8, 3, padding="same", activation="gelu"),
-            ks.layers.ScaledEinsumDense("abc,cd->abd", (6, 5), activation="tanh"),
-            ks.layers.ScaledDense(3),
-        ]
-    )
+    assert model.layers[-1].activation is keras.activations.linear
     for one, other in zip(scaled.layers, model.layers, strict=True):
         one.kernel.assign(other.kernel)
     truth = records(report(scaled, x), recipe="own")
@@ -105,6 +102,7 @@ def test_a_keras_model_is_reported_as_if_it_were_converted():
         assert a["rms"] == pytest.approx(b["rms"], rel=0.1)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="see PRODUCTS")
 def test_layers_inside_layers_and_several_outputs():
     x = inputs = keras.Input((6, 8))
     y = ks.layers.ScaledMultiHeadAttention(2, 4, name="attention")(x, x)

@@ -2,29 +2,31 @@
 
 import importlib.util
 
+# flax's own matmul, and its two float8 products.
+FLAX_PRODUCTS = ("", "Fp8DotGeneralOp", "Fp8DirectDotGeneralOp")
+
+
+def flax_mlp(product: str, width: int, depth: int, activation: str, dtype: str):
+    """Layers of equal width, with an activation between them."""
+    import flax.linen as nn
+    from flax.linen import fp8_ops
+
+    given = {"dot_general_cls": getattr(fp8_ops, product)} if product else {}
+    layers = [nn.Dense(width, dtype=dtype, **given) for _ in range(depth)]
+    last = layers.pop()
+    function = getattr(nn, activation)
+    return nn.Sequential([f for layer in layers for f in (layer, function)] + [last])
+
 
 def flax_steps(x, y, width: int, depth: int):
     """flax's Dense in float32 and with its two float8 products; Adam by hand."""
     if importlib.util.find_spec("flax") is None:
         return {}
-    import flax.linen as nn
     import jax
     import jax.numpy as jnp
-    from flax.linen import fp8_ops
-
-    products = {
-        "flax": None,
-        "flax-Fp8DotGeneralOp": fp8_ops.Fp8DotGeneralOp,
-        "flax-Fp8DirectDotGeneralOp": fp8_ops.Fp8DirectDotGeneralOp,
-    }
 
     def make(product):
-        given = {} if product is None else {"dot_general_cls": product}
-        layers = [nn.Dense(width, **given) for _ in range(depth)]
-        last = layers.pop()
-        model = nn.Sequential(
-            [f for layer in layers for f in (layer, nn.relu)] + [last]
-        )
+        model = flax_mlp(product, width, depth, "relu", "float32")
         state = model.init(jax.random.key(0), x)
         slots = jax.tree.map(lambda p: (jnp.zeros_like(p),) * 2, state["params"])
 
@@ -59,7 +61,7 @@ def flax_steps(x, y, width: int, depth: int):
 
         return step
 
-    return {name: make(product) for name, product in products.items()}
+    return {f"flax-{p or 'float32'}": make(p) for p in FLAX_PRODUCTS}
 
 
 def torchao_steps(x, y, width: int, depth: int):

@@ -8,6 +8,7 @@ XLA fuse matmuls into Triton's kernels, its default, in place of library calls.
 """
 
 import argparse
+import importlib.util
 import os
 
 MODELS = ("mlp", "llama", "gpt")
@@ -25,9 +26,11 @@ if __name__ == "__main__":
 
 import _h100  # noqa: E402  (the backend is chosen above)
 import _models  # noqa: E402
+import _peers  # noqa: E402
 import _report  # noqa: E402
 import _steps  # noqa: E402
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 
 import keras_scalify as ks  # noqa: E402
 
@@ -44,12 +47,34 @@ def program(name: str, variant: str, triton: bool = False, scale: int = 1):
     return _h100.compile_step(step, *weights, x, triton=triton)
 
 
+def flax_program(product: str, triton: bool = False, scale: int = 1):
+    """The same for flax's layers, of which the MLP is made."""
+    width = 4096 // scale
+    model = _peers.flax_mlp(product, width, 2, "gelu", "bfloat16")
+    x = jax.ShapeDtypeStruct((8192 // scale, width), "bfloat16")
+    state = jax.eval_shape(model.init, jax.random.key(0), x)
+
+    def loss(state, x):
+        return jnp.mean(jnp.square(model.apply(state, x).astype("float32")))
+
+    return _h100.compile_step(jax.value_and_grad(loss), state, x, triton=triton)
+
+
+def programs(name: str, triton: bool, scale: int):
+    """The program of every variant of a model, by name, one after the other."""
+    for variant in VARIANTS:
+        yield variant, program(name, variant, triton, scale)
+    if name == "mlp" and importlib.util.find_spec("flax"):
+        for product in _peers.FLAX_PRODUCTS[1:]:
+            yield f"flax-{product}", flax_program(product, triton, scale)
+
+
 def main(args):
     rows = []
     for name in args.models:
         base = None
-        for variant in VARIANTS:
-            figures = program(name, variant, args.triton, args.scale).figures()
+        for variant, compiled in programs(name, args.triton, args.scale):
+            figures = compiled.figures()
             base = base or figures
             ratios = {
                 f"{key} / dense": figures[key] / base[key]

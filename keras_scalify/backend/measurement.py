@@ -33,5 +33,6 @@ def mean_square(x):
 
 
 def _is_small(x) -> bool:
-    sizes = tuple(x.shape)
-    return None not in sizes and math.prod(sizes) < LEAST_SIZE
+    # A size may be unknown: None on TensorFlow, a symbol where JAX exports a program.
+    known = all(isinstance(size, int) for size in x.shape)
+    return known and math.prod(x.shape) < LEAST_SIZE

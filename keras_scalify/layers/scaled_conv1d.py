@@ -18,6 +18,7 @@ class ScaledConv1D(QuantizedConv, keras.layers.Conv1D):
     Args:
         *args, **kwargs: those of keras.layers.Conv1D.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+        weight_dtype: what kernels rest in. See ScaledDense. Default None.
 
     Raises:
         ValueError: an unknown recipe; what Conv1D raises.

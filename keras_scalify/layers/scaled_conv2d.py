@@ -17,6 +17,7 @@ class ScaledConv2D(QuantizedConv, keras.layers.Conv2D):
     Args:
         *args, **kwargs: those of keras.layers.Conv2D.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+        weight_dtype: what kernels rest in. See ScaledDense. Default None.
 
     Raises:
         ValueError: an unknown recipe; what Conv2D raises.

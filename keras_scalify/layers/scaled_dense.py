@@ -26,6 +26,13 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8": e4m3
             for x and kernel, e5m2 for the gradient, scales measured in the step.
             "float32" is keras.layers.Dense exactly.
+        weight_dtype: "float16" or "bfloat16": between steps the kernel rests as data of
+            this dtype and one float32 power-of-two scale, `kernel = data * scale`, and
+            is rounded stochastically. Needs an optimizer of ks.optimizers; Keras's own
+            raise a ValueError. A gradient more than 2**11 times as large as the
+            largest of the step before is clipped to that. `layer.kernel` is the
+            product, float32; `layer.assign_kernel(value)` sets it. Default None: as the
+            dtype policy says.
         **kwargs: every other argument of keras.layers.Dense.
 
     Input: float tensor (..., K), any leading dimensions, also empty; other dtypes are
@@ -34,8 +41,8 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
     Output: (..., N) in the compute dtype; a ScaledTensor if the input was.
 
     Raises:
-        ValueError: an unknown recipe; a dtype policy of Keras's own quantization; what
-            Dense raises.
+        ValueError: an unknown recipe or weight_dtype; a dtype policy of Keras's own
+            quantization; what Dense raises.
 
     Example:
 

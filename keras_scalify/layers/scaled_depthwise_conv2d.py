@@ -17,6 +17,7 @@ class ScaledDepthwiseConv2D(QuantizedConv, keras.layers.DepthwiseConv2D):
     Args:
         *args, **kwargs: those of keras.layers.DepthwiseConv2D.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+        weight_dtype: what kernels rest in. See ScaledDense. Default None.
 
     Raises:
         ValueError: an unknown recipe; what DepthwiseConv2D raises.

@@ -23,6 +23,7 @@ class ScaledEinsumDense(QuantizedKernel, keras.layers.EinsumDense):
             must stand in two of its three terms; an ellipsis stands for leading
             dimensions.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+        weight_dtype: what kernels rest in. See ScaledDense. Default None.
 
     Raises:
         ValueError: an unknown recipe, an equation of another kind.

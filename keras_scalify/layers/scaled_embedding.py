@@ -23,6 +23,7 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
     Args:
         *args, **kwargs: those of keras.layers.Embedding.
         recipe: of the product with `reverse=True`. Default "float8".
+        weight_dtype: what the table rests in. See ScaledDense. Default None.
         scaled: whether looking up returns a ScaledTensor, with the mean square of the
             table, which is measured. Default False.
 

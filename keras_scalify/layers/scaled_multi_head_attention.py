@@ -16,6 +16,7 @@ class ScaledMultiHeadAttention(QuantizedAttention, keras.layers.MultiHeadAttenti
     Args:
         *args, **kwargs: those of keras.layers.MultiHeadAttention.
         recipe: a name in RECIPES, a Recipe or its config dict. Default "float8".
+        weight_dtype: what kernels rest in. See ScaledDense. Default None.
         scaled_attention: whether the products with keys and values use the recipe too.
             Default False.
 

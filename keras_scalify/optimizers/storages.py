@@ -28,7 +28,7 @@ STORAGES: dict[str, dict[str, Storage]] = {
     },
     "float8": {
         "signed": _blocks("float8_e4m3fn"),
-        "root": _blocks("float8_ue5m3"),
+        "root": _blocks("float8_ue4m4"),
         "ratio": _ratios(8.0),
     },
 }

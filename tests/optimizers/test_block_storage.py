@@ -15,7 +15,7 @@ from tests.optimizers.test_storage import SEQUENCES
 
 SHAPES = [(), (1,), (255,), (256,), (257,), (3, 5, 7), (2, 300)]
 TRAINED = [(1,), (257,), (3, 5, 7)]
-KINDS = {"signed": "float8_e4m3fn", "root": "float8_ue5m3"}
+KINDS = {"signed": "float8_e4m3fn", "root": "float8_ue4m4"}
 
 
 def in_blocks(x):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_scalify.backend import arrays
-from keras_scalify.optimizers.random_bits import high_half, mix
+from keras_scalify.optimizers.random_bits import high_bits, mix
 from keras_scalify.optimizers.scaled_state import ScaledState
 from keras_scalify.optimizers.storages import ratio_storage
 from keras_scalify.optimizers.variable_step import update_variable
@@ -80,8 +80,8 @@ class AdamUpdate(ScaledState):
         if part.is_relative("momentum"):
             m = m * old_root
         m = m + (g - m) * (1.0 - self.beta_1)
-        high_bits = high_half(part.bits)
-        part.write("velocity_root", r, high_bits, keep_positive=True)
+        others = high_bits(part.bits)
+        part.write("velocity_root", r, others, keep_positive=True)
         if part.is_relative("momentum"):
             stored = part.read("velocity_root")
             part.write("momentum", m / arrays.maximum(stored, _LEAST), part.bits)
@@ -89,7 +89,7 @@ class AdamUpdate(ScaledState):
             part.write("momentum", m, part.bits)
         if self.amsgrad:
             r = arrays.maximum(part.read("velocity_hat_root"), r)
-            part.write("velocity_hat_root", r, mix(high_bits), keep_positive=True)
+            part.write("velocity_hat_root", r, mix(others), keep_positive=True)
         denominator = r + self.epsilon
         if self.epsilon < _LEAST:
             # A coordinate without any gradient yet must not become 0 / 0.

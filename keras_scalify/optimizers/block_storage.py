@@ -32,11 +32,11 @@ class BlockStorage(Storage):
         """The amax of each block of the gradient, float32."""
         return backend.amax(_blocked(gradient), axis=-1)
 
-    def encode(self, moment, scale, bits, keep_positive):
-        return self.code.round(_times(moment, 1.0 / scale), bits, keep_positive)
+    def round(self, moment, scale, bits, keep_positive):
+        return self.code.round(_times(moment, scale.inverse), bits, keep_positive)
 
     def decode(self, data, scale):
-        return _times(self.code.decode(data), scale)
+        return _times(self.code.decode(data), scale.value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class RelativeStorage(Storage):
 
     Attributes:
         code: the code of the ratios; `format` is its format.
-        limit: the largest ratio; those beyond saturate.
+        limit: the largest ratio. Larger ones saturate, at less than twice of it.
     """
 
     code: Code
@@ -68,9 +68,8 @@ class RelativeStorage(Storage):
     def amax(self, gradient):
         return None
 
-    def encode(self, moment, scale, bits, keep_positive):
-        scaled = arrays.clip(moment, -self.limit, self.limit) * (1.0 / self._unit)
-        return self.code.round(scaled, bits, keep_positive)
+    def round(self, moment, scale, bits, keep_positive):
+        return self.code.round(moment * (1.0 / self._unit), bits, keep_positive)
 
     def decode(self, data, scale):
         return self.code.decode(data) * self._unit

@@ -45,23 +45,31 @@ class Code:
 
     def encode(self, x):
         """The codes of float32 numbers on the format's grid, uint8 of their shape."""
-        return self._code(raised_bits(x, self.format), x)
+        code = self._code(raised_bits(x, self.format), x)
+        return arrays.cast(code, "uint8")
 
     def round(self, x, bits, keep_positive: bool = False):
-        """The codes of float32 numbers, rounded stochastically. Large ones saturate."""
+        """The codes of float32 numbers, rounded stochastically. Large ones saturate.
+
+        Returns:
+            int32: a later cast to uint8 leaves more to share for a compiler that
+            decodes them at once.
+        """
         row = self.format
-        raised = rounded_bits(x, row, bits, keep_positive, bits_of(row.max))
-        return self._code(raised, x)
+        code = self._code(rounded_bits(x, row, bits, largest=bits_of(row.max)), x)
+        if not keep_positive:
+            return code
+        return arrays.maximum(code, arrays.minimum(arrays.view(x, "int32"), 1))
 
     def _code(self, raised, x):
         code = arrays.right_shift(raised, self._shift) - self._offset
-        if self.signed:
-            sign = arrays.right_shift(arrays.view(x, "int32"), 24)
-            code = code + (sign & _SIGN_BIT)
-        return arrays.cast(code, "uint8")
+        if not self.signed:
+            return code
+        sign = arrays.right_shift(arrays.view(x, "int32"), 24)
+        return code + (sign & _SIGN_BIT)
 
     def decode(self, code):
-        """The numbers of uint8 codes, float32 of the same shape."""
+        """The numbers of codes, int32 or uint8, as float32 of the same shape."""
         code = arrays.cast(code, "int32")
         magnitude = code & (_SIGN_BIT - 1) if self.signed else code
         raised = arrays.left_shift(magnitude + self._offset, self._shift)

@@ -55,9 +55,13 @@ def low_bits(bits, count: int):
     return bits & ((1 << count) - 1)
 
 
-def high_half(bits):
-    """The 16 upper bits, moved down."""
-    return _shift(bits, 16)
+def high_bits(bits):
+    """The 20 upper bits, moved down.
+
+    They share 8 with the 20 lower ones, of which they are the least and the most
+    significant: what is rounded with both has nothing in common worth the name.
+    """
+    return _shift(bits, 12)
 
 
 def _shift(x, count: int):

@@ -18,7 +18,7 @@ def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
     Args:
         x: float32, any shape, at most `format.max`, infinite or NaN.
         format: a Format with a mantissa of at most 22 bits.
-        bits: int32 of x's shape, at least 16 random low bits.
+        bits: int32 of x's shape, at least 20 random low bits.
         keep_positive: whether a positive x becomes at least the smallest positive
             number. No x may be negative then.
 
@@ -36,7 +36,7 @@ def stochastic_round(x, format: Format, bits, keep_positive: bool = False):
     return arrays.view(arrays.view(y, "int32") | sign, "float32")
 
 
-def rounded_bits(x, format: Format, bits, keep_positive: bool, largest: int = _NAN):
+def rounded_bits(x, format: Format, bits, keep_positive=False, largest: int = _NAN):
     """The bits of |x| with subnormals raised, of which the upper ones count.
 
     Random bits are added below the last kept bit: cut off, the sum is rounded. What is
@@ -84,8 +84,8 @@ def _normal(format: Format) -> float:
 
 
 def _noise(bits, count: int):
-    """Random integers in [0, 2**count), of 16 random bits if count is greater."""
-    if count <= 16:
+    """Random integers in [0, 2**count), of 20 random bits if count is greater."""
+    if count <= 20:
         return low_bits(bits, count)
-    spread = arrays.left_shift(low_bits(bits, 16), count - 16)
-    return spread + (1 << (count - 17))
+    spread = arrays.left_shift(low_bits(bits, 20), count - 20)
+    return spread + (1 << (count - 21))

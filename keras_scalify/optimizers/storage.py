@@ -11,6 +11,8 @@ from keras_scalify.formats import Format
 from keras_scalify.optimizers.stochastic_rounding import stochastic_round
 from keras_scalify.scaling import amax_to_scale
 
+_BITS_OF_BOTH = 254 << 23  # the bits of a power of two plus those of its inverse
+
 
 class Slot(NamedTuple):
     """The variables of one moment of one model variable."""
@@ -19,6 +21,13 @@ class Slot(NamedTuple):
     amax: (
         Any  # float32, what no |moment| exceeds: of the tensor, of its blocks, or None
     )
+
+
+class Scale(NamedTuple):
+    """A power of two, or one a block, and its inverse."""
+
+    value: Any
+    inverse: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,13 +74,16 @@ class Storage:
 
     def amax(self, gradient):
         """What a bound needs to know of the gradient: its amax, float32 scalar."""
-        return backend.amax(gradient) if self.format.is_scaled else None
+        return backend.gradient_amax(gradient) if self.format.is_scaled else None
 
     def scale(self, amax):
-        """The scales for moments of at most amax; None for none."""
+        """The Scale for moments of at most amax; None for none."""
         if amax is None:
             return None
-        return amax_to_scale(amax, self.format, self.MARGIN, arrays)
+        scale = amax_to_scale(amax, self.format, self.MARGIN, arrays)
+        inverse = arrays.view(_BITS_OF_BOTH - arrays.view(scale, "int32"), "float32")
+        # XLA computes a quotient once a block, and other operations once an element.
+        return Scale(1.0 / inverse, 1.0 / scale)
 
     def read(self, slot: Slot):
         """The moment, float32, which a later step does not change."""
@@ -81,23 +93,27 @@ class Storage:
         return ops.copy(moment) if self.format.is_identity else moment
 
     def encode(self, moment, scale, bits, keep_positive):
-        """The data of a moment, rounded stochastically.
+        """The data of a moment: rounded, and in the dtype that it rests in."""
+        rounded = self.round(moment, scale, bits, keep_positive)
+        return arrays.cast(rounded, self.dtype)
+
+    def round(self, moment, scale, bits, keep_positive):
+        """The data of a moment, rounded stochastically, before the cast to its dtype.
 
         Args:
             moment: float32.
-            scale: of the moment.
-            bits: int32 of the moment's shape, at least 16 random low bits.
+            scale: a Scale, or None.
+            bits: int32 of the moment's shape, at least 20 random low bits.
             keep_positive: whether a positive moment must not become 0. None is
                 negative then.
         """
         if self.format.is_identity:
             return moment
         if scale is not None:
-            moment = moment * (1.0 / scale)
-        rounded = stochastic_round(moment, self.format, bits, keep_positive)
-        return arrays.cast(rounded, self.dtype)
+            moment = moment * scale.inverse
+        return stochastic_round(moment, self.format, bits, keep_positive)
 
     def decode(self, data, scale):
-        """The moment of data, float32."""
+        """The moment of data, cast to its dtype or not, as float32."""
         wide = arrays.cast(data, "float32")
-        return wide if scale is None else wide * scale
+        return wide if scale is None else wide * scale.value

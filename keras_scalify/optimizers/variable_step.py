@@ -1,5 +1,6 @@
 """One step of one variable: its moments are decoded, updated and rounded."""
 
+from math import prod
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -10,7 +11,7 @@ from keras_scalify.backend import arrays
 from keras_scalify.optimizers.block_storage import BLOCK, blocks_of
 from keras_scalify.optimizers.narrow_weights import narrow_format
 from keras_scalify.optimizers.random_bits import bits_from, random_key
-from keras_scalify.optimizers.storage import Slot, Storage
+from keras_scalify.optimizers.storage import Scale, Slot, Storage
 
 
 class Moment(NamedTuple):
@@ -45,15 +46,16 @@ class Part:
         return storage.decode(self._data[name], self._scales[name])
 
     def write(self, name: str, moment, bits, keep_positive: bool = False):
-        """Round the moment stochastically. See Storage.encode."""
+        """Round the moment stochastically. See Storage.round."""
         storage, scale = self._moments[name].storage, self._moments[name].new
         self._scales[name] = scale
-        self._data[name] = storage.encode(moment, scale, bits, keep_positive)
+        self._data[name] = storage.round(moment, scale, bits, keep_positive)
 
     @property
     def data(self) -> list:
         """What is to rest."""
-        return list(self._data.values())
+        pairs = zip(self._moments.values(), self._data.values(), strict=True)
+        return [arrays.cast(data, m.storage.dtype) for m, data in pairs]
 
 
 def update_variable(optimizer, gradient, variable, formula) -> None:
@@ -116,7 +118,8 @@ def _of_part(moment: Moment, start: int, g) -> Moment:
     first, count = start // BLOCK, blocks_of(g.shape)
 
     def cut(scale):
-        is_cut = scale is not None and len(scale.shape) and scale.shape[0] > count
-        return scale[first : first + count] if is_cut else scale
+        if scale is None or prod(scale.value.shape) <= count:
+            return scale
+        return Scale(*(s[first : first + count] for s in scale))
 
     return moment._replace(old=cut(moment.old), new=cut(moment.new))

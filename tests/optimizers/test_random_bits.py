@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_scalify.optimizers.random_bits import high_half, low_bits, mix, random_bits
+from keras_scalify.optimizers.random_bits import high_bits, low_bits, mix, random_bits
 from tests.helpers import to_numpy
 from tests.optimizers import reference
 
@@ -46,7 +46,9 @@ def test_mix_is_that_of_the_reference():
 def test_parts_of_the_bits():
     bits = ops.convert_to_tensor(np.int32([-1, 0x12345678, -0x7FFF0000]))
     np.testing.assert_array_equal(to_numpy(low_bits(bits, 13)), [8191, 0x1678, 0])
-    np.testing.assert_array_equal(to_numpy(high_half(bits)), [0xFFFF, 0x1234, 0x8001])
+    np.testing.assert_array_equal(
+        to_numpy(high_bits(bits)), [0xFFFFF, 0x12345, 0x80010]
+    )
 
 
 def test_every_bit_is_a_fair_coin():

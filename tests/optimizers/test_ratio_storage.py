@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_scalify as ks
-from keras_scalify.optimizers.block_storage import BlockStorage
+from keras_scalify.optimizers.block_storage import BLOCK, BlockStorage
 from keras_scalify.optimizers.storages import ratio_storage
 from tests.helpers import relative_error
 from tests.optimizers.stepper import Stepper
@@ -36,7 +36,7 @@ def worst(beta_1, beta_2, step, steps):
 
 
 @pytest.mark.parametrize("betas", BETAS)
-def test_the_limit_is_hardly_ever_reached(betas):
+def test_the_limit_is_never_reached(betas):
     """All sequences side by side in one variable, so that blocks hold any sizes."""
     beta_1, beta_2 = betas
     limit, steps, size = ratio_storage(beta_1, beta_2).limit, 150, 64
@@ -56,9 +56,11 @@ def test_the_limit_is_hardly_ever_reached(betas):
         largest = max(largest, np.max(np.abs(exact.m) / root))
         stored = stepper.moment("velocity_root")
         assert np.all(stored[exact.v > 1e-30] > 0)
-        ratio = np.abs(exact.m) / np.where(stored > 0, stored, 1.0)
-        # A root among the code's subnormals may be rounded down more than once.
-        assert np.max(ratio) <= 1.1 * limit
+        # Among the subnormals of its block a root may be rounded down again and again:
+        # m saturates there, where r is too large anyway.
+        peaks = [stored[i : i + BLOCK].max() for i in range(0, count, BLOCK)]
+        normal = stored >= 2.0**-12 * np.repeat(peaks, BLOCK)[:count]
+        assert np.max(np.abs(exact.m[normal]) / stored[normal], initial=0.0) <= limit
     # Half of it is for the rounding of the root; the bound without is a tight one.
     assert 0.95 * limit / 2 <= largest <= limit / 2 * (1 + 1e-6)
 

@@ -14,7 +14,6 @@ imported.
 | custom_vjp(forward, backward) | a differentiable function with its own backward pass |
 | dense(x) | the dense tensor of a gradient that may be sparse |
 | einsum(equation, a, b, scales, dtype) | product of operands, times their scales |
-| gradient_amax(x) | amax(x) of a float32 tensor that is no part of a product |
 | gradients(function, variables) | of a scalar, by Keras variables |
 | indices(shape, like) | 0, 1, ... in the order of elements, int32 |
 | is_native() | whether quantized products use real narrow arrays |
@@ -50,7 +49,6 @@ constant = _active.constant
 custom_vjp = _active.custom_vjp
 dense = _active.dense
 einsum = _active.einsum
-gradient_amax = _active.gradient_amax
 gradients = _active.gradients
 indices = _active.indices
 is_native = _active.is_native

@@ -5,9 +5,7 @@ import math
 from keras import ops
 from keras import ops as arrays
 
-from keras_scalify.scaling import finite_amax
-
-__all__ = ["arrays", "gradient_amax", "indices", "update"]
+__all__ = ["arrays", "indices", "update"]
 
 
 def update(function, variables, tensor, assign):
@@ -28,15 +26,6 @@ def update(function, variables, tensor, assign):
     for variable, value in zip(variables, new, strict=True):
         assign(variable, value)
     return more
-
-
-def gradient_amax(x):
-    """finite_amax(x), without a temporary array where all entries are finite."""
-    if 0 in x.shape:
-        return ops.zeros((), "float32")
-    largest = ops.maximum(ops.max(x), -ops.min(x))
-    is_finite = ops.isfinite(largest)
-    return ops.cond(is_finite, lambda: largest, lambda: finite_amax(x))
 
 
 def indices(shape, like):

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_scalify import config, scaling
 from keras_scalify.backend import measurement
-from keras_scalify.backend.parts import arrays, gradient_amax, indices, update
+from keras_scalify.backend.parts import arrays, indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -18,7 +18,6 @@ __all__ = [
     "custom_vjp",
     "dense",
     "einsum",
-    "gradient_amax",
     "gradients",
     "indices",
     "is_native",

@@ -7,7 +7,6 @@ import torch
 from keras_scalify import config
 from keras_scalify.backend import torch_arrays as arrays
 from keras_scalify.backend.torch_measures import amax, mean_square
-from keras_scalify.backend.torch_measures import amax as gradient_amax
 from keras_scalify.backend.torch_parts import indices, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
@@ -22,7 +21,6 @@ __all__ = [
     "custom_vjp",
     "dense",
     "einsum",
-    "gradient_amax",
     "gradients",
     "indices",
     "is_native",

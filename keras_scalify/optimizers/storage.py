@@ -74,7 +74,7 @@ class Storage:
 
     def amax(self, gradient):
         """What a bound needs to know of the gradient: its amax, float32 scalar."""
-        return backend.gradient_amax(gradient) if self.format.is_scaled else None
+        return backend.amax(gradient) if self.format.is_scaled else None
 
     def scale(self, amax):
         """The Scale for moments of at most amax; None for none."""

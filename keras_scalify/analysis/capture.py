@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from typing import Any
 
 import keras
@@ -45,16 +46,20 @@ class Captured:
     recipe: Recipe | None
 
 
+_calls = itertools.count()
+
+
 class Tap:
     """Sees a layer's operands in an eager pass. An observer like ScaleStatistics."""
 
     def __init__(self, recipe: Recipe | None):
         self.recipe = recipe
         self.seen: dict[str, tuple] = {}
+        self.order = 0
 
     def watch(self, y, operands, training=None, gradient_scale=None, **shape):
         """y, seen now and, backward, its gradient."""
-        scaled = is_scaled(y)
+        self.order, scaled = next(_calls), is_scaled(y)
         tensors = tuple(y) if scaled else (y,)
         kept = [ops.stop_gradient(t) for pair in operands for t in pair]
         g_scale = [] if gradient_scale is None else [gradient_scale]
@@ -80,7 +85,7 @@ def _numbers(x):
 
 
 def capture(model, inputs, loss) -> list[Captured]:
-    """The operands of every product of a model, in the order of the layers.
+    """The operands of every product of a model, in the order of the calls.
 
     Args:
         model: a built model. Its variables stay as they are.
@@ -98,7 +103,9 @@ def capture(model, inputs, loss) -> list[Captured]:
         else:
             model(inputs, training=False)
     return [
-        _captured(layer, role, tap) for layer, tap in taps.items() for role in tap.seen
+        _captured(layer, role, tap)
+        for layer, tap in sorted(taps.items(), key=lambda row: row[1].order)
+        for role in tap.seen
     ]
 
 

@@ -75,6 +75,10 @@ LIMITS: dict[str, Limit] = {
 }
 
 
+# What may explain a loss that jumps where nothing is beyond its limit.
+GROWN = {DRIFT: Limit(most=1.0, advice="the first that grew; look at the data")}
+
+
 def merge_limits(limits: dict[str, Any]) -> dict[str, Limit]:
     """The limits with numbers replaced by rows of LIMITS with that threshold.
 

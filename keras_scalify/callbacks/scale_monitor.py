@@ -14,7 +14,7 @@ from keras_scalify.callbacks.breach import (
     loss_breach,
     warn,
 )
-from keras_scalify.callbacks.limits import LIMITS, Limit, merge_limits
+from keras_scalify.callbacks.limits import GROWN, LIMITS, Limit, merge_limits
 from keras_scalify.callbacks.loss_watch import LossWatch
 from keras_scalify.callbacks.record import Record
 from keras_scalify.callbacks.watch import Watch
@@ -151,7 +151,8 @@ class ScaleMonitor(keras.callbacks.Callback):
         logs.update(self._record.summary)
         found = find_breaches(readings, self.limits, step)
         if spikes:
-            found.insert(0, loss_breach(ratio, step, found, limit))
+            causes = found or find_breaches(readings, GROWN, step)
+            found.insert(0, loss_breach(ratio, step, causes, limit))
         self._react(found)
 
     def on_epoch_end(self, epoch, logs=None):

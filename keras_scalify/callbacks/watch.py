@@ -100,7 +100,8 @@ class Watch:
         """The readings of the window up to now; the next one begins."""
         monitor.model  # noqa: B018
         span = self._window, self._first, self.step
-        found = [r for n, x in self.layers.items() for r in read(n, x, *span)]
+        called = sorted(self.layers.items(), key=lambda row: row[1].statistics.order)
+        found = [r for n, x in called for r in read(n, x, *span)]
         if self._armed:
             every = -(-self.every // self._updates) * self._updates
             self._next += every * max(1, -(-(self.step - self._next) // every))

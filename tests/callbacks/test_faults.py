@@ -144,6 +144,15 @@ def test_a_loss_that_jumps_names_where():
     assert spike.value > 3 and "its median" in texts[0]
 
 
+def test_a_loss_that_jumps_with_the_data_names_the_input():
+    x = data(16)[0]
+    x[14 * BATCH :] *= 16.0
+    monitor, texts = watched(net(2, activation=None), 16, x=x)
+    (spike,) = (b for b in monitor.breaches if b.statistic == "loss_ratio")
+    assert (spike.layer, spike.role, spike.step) == ("layer_0", "input", 15)
+    assert "look at the data" in texts[0]
+
+
 def broken(**kwargs):
     model = net(1)
     x = data(22)[0]

@@ -45,9 +45,9 @@ def is_native() -> bool:
     return jax.default_backend() != "cpu" if form == "auto" else form == "native"
 
 
-def amax(x):
-    """Largest finite magnitude, a float32 scalar; 0 where there is none."""
-    return scaling.finite_amax(x) if is_native() else measurement.amax(x)
+def amax(x, axis=None):
+    """Largest finite magnitude along the axis, float32; 0 where there is none."""
+    return (scaling.finite_amax if is_native() else measurement.amax)(x, axis)
 
 
 def mean_square(x):

@@ -11,15 +11,16 @@ from keras_scalify.scaling import mean_square as masked_mean_square
 LEAST_SIZE = 1 << 14
 
 
-def amax(x):
+def amax(x, axis=None):
     """`max(|x_i|)` over the finite entries, float32: masked only where that matters."""
     if _is_small(x):
-        return finite_amax(x)
-    # A CPU computes only one side of a condition.
-    low = ops.min(x, initial=float("inf"))
-    largest = ops.maximum(ops.max(x, initial=float("-inf")), -low)
+        return finite_amax(x, axis)
+    low = ops.min(x, axis, initial=float("inf"))
+    largest = ops.maximum(ops.max(x, axis, initial=float("-inf")), -low)
     largest = ops.cast(largest, "float32")
-    return ops.cond(ops.isfinite(largest), lambda: largest, lambda: finite_amax(x))
+    # A CPU computes only one side of a condition.
+    is_finite = ops.all(ops.isfinite(largest))
+    return ops.cond(is_finite, lambda: largest, lambda: finite_amax(x, axis))
 
 
 def mean_square(x):

@@ -45,9 +45,10 @@ def is_native() -> bool:
     return form == "native"
 
 
-def amax(x):
+def amax(x, axis=None):
     """Largest finite magnitude, a float32 scalar; 0 where there is none."""
-    return scaling.finite_amax(x) if is_native() else measurement.amax(x)
+    measure = scaling.finite_amax if is_native() else measurement.amax
+    return measure(x, axis)
 
 
 def mean_square(x):

@@ -145,6 +145,6 @@ if __name__ == "__main__":
     model = compiled(args)
     print(f"{args.precision}, {args.backend}: {model.count_params():,} parameters")
     losses, speed = train(model, text, args)
-    held_out = held_out_loss(model, held_out, args)
-    print(f"{speed:,.0f} tokens/s, held-out loss {held_out:.4f}")
+    loss, size = held_out_loss(model, held_out, args), ks.optimizers.state_bytes(model)
+    print(f"{speed:,.0f} tokens/s, held-out loss {loss:.4f}, state {size['total']:,} B")
     print(f"{sample(model, b'def ', 200, args)}\npicture: {plot(losses, args)}")

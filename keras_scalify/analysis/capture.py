@@ -11,7 +11,12 @@ from keras import ops
 
 from keras_scalify import backend
 from keras_scalify.layers.keras_private import flattened
-from keras_scalify.layers.watched_kernel import WatchedKernel, attach, detach
+from keras_scalify.layers.watched_kernel import (
+    WatchedKernel,
+    attach,
+    detach,
+    unique_path,
+)
 from keras_scalify.recipes import Recipe
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
@@ -96,7 +101,7 @@ def capture(model, inputs, loss) -> list[Captured]:
     with contextlib.ExitStack() as stack:
         for layer in flattened(model):
             if layer.built and isinstance(layer, PRODUCTS):
-                path = (layer.path or layer.name).removeprefix(f"{model.name}/")
+                path = unique_path(layer, model, taps)
                 taps[path] = stack.enter_context(_tapped(layer))
         if variables := model.trainable_variables:
             backend.gradients(lambda: loss(model(inputs, training=False)), variables)

@@ -2,7 +2,7 @@
 
 import torch
 
-from keras_scalify.scaling import clip_mean_square, finite_amax
+from keras_scalify.scaling import FLOAT32_MAX, clip_mean_square, finite_amax
 from keras_scalify.scaling import mean_square as masked_mean_square
 
 
@@ -19,7 +19,14 @@ def amax(x, axis=None):
     # Reading one number is free on a CPU and a wait elsewhere: both branches run there.
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
         return largest if largest.isfinite().all() else finite_amax(x, axis)
-    return torch.where(largest.isfinite(), largest, finite_amax(x, axis))
+    return torch.where(largest.isfinite(), largest, _masked_amax(x, axis))
+
+
+def _masked_amax(x, axis):
+    """finite_amax in functions that torch.compile knows; Keras's max it does not."""
+    magnitude = x.abs().float()
+    magnitude = torch.where(magnitude <= FLOAT32_MAX, magnitude, 0.0)
+    return torch.amax(magnitude, () if axis is None else axis)
 
 
 def mean_square(x):

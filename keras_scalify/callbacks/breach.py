@@ -9,6 +9,13 @@ from keras_scalify.callbacks.limits import NONFINITE, Limit
 from keras_scalify.callbacks.reading import Reading
 from keras_scalify.statistics import STATISTICS
 
+REACTIONS = ("warn", "raise", "stop")
+
+
+class ScaleBreach(RuntimeError):
+    """A statistic went beyond its limit, and `on_breach` is "raise"."""
+
+
 AT_ONCE = 5  # breaches of one step that have a warning of their own
 
 
@@ -128,3 +135,34 @@ def list_causes(breaches: list[Breach]) -> str:
         for (layer, role, name), n in counts.most_common()
     ]
     return "; ".join(rows)
+
+
+def check_arguments(every, on_breach) -> None:
+    """Raise a ValueError unless both are what ScaleMonitor takes."""
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ValueError(
+            f"`every` must be an integer of at least 1. Received: every={every!r}"
+        )
+    if on_breach not in REACTIONS and not callable(on_breach):
+        raise ValueError(
+            f"`on_breach` must be one of {', '.join(REACTIONS)}, or a function. "
+            f"Received: on_breach={on_breach!r}"
+        )
+
+
+def react(found: list[Breach], known: set, on_breach) -> bool:
+    """Do with breaches what `on_breach` says. Returns whether training is to stop.
+
+    Args:
+        found: the breaches of a step.
+        known: causes of earlier ones, which are not told again.
+        on_breach: see ScaleMonitor.
+    """
+    if callable(on_breach):
+        for breach in found:
+            on_breach(breach)
+        return False
+    if found and on_breach == "raise":
+        raise ScaleBreach(found[0].message)
+    warn([b for b in found if b.cause not in known])
+    return bool(found) and on_breach == "stop"

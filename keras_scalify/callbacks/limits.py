@@ -85,6 +85,11 @@ def merge_limits(limits: dict[str, Any]) -> dict[str, Limit]:
     Raises:
         ValueError: an unknown statistic, or a number where LIMITS has no row.
     """
+    if not isinstance(limits, dict):
+        raise ValueError(
+            "`limits` must be a dict of limits by statistic. Received: "
+            f"limits={limits!r}"
+        )
     known = {*STATISTICS, *LIMITS}
     rows = {}
     for name, limit in limits.items():

@@ -16,12 +16,12 @@ class LossWatch:
 
     def __init__(self, window: int = 50):
         self._losses: deque[float] = deque(maxlen=window)
-        self._mean = 0.0
+        self._mean, self._count = 0.0, 0
         self._was_bad = False
 
     def begin_epoch(self) -> None:
         """Keras's mean starts anew."""
-        self._mean = 0.0
+        self._mean, self._count = 0.0, 0
 
     def ratio(self, logged: float | None, count: int, running: bool) -> float:
         """loss / median of the losses before; infinite when it ceases to be finite.
@@ -40,8 +40,10 @@ class LossWatch:
         was_bad, self._was_bad = self._was_bad, not math.isfinite(logged)
         if self._was_bad:
             return math.nan if was_bad else math.inf
-        loss = logged * count - self._mean * (count - 1) if running else logged
-        self._mean = logged
+        new = count - self._count  # several, with steps_per_execution
+        total = logged * count - self._mean * self._count
+        loss = total / new if running else logged
+        self._mean, self._count = logged, count
         usual = statistics.median(self._losses) if self._losses else 0.0
         enough = len(self._losses) >= LEAST and usual > 0
         self._losses.append(loss)

@@ -9,21 +9,16 @@ import keras
 from keras_scalify.analysis.history_plot import plot_history
 from keras_scalify.callbacks.breach import (
     Breach,
+    check_arguments,
     find_breaches,
     list_causes,
     loss_breach,
-    warn,
+    react,
 )
 from keras_scalify.callbacks.limits import GROWN, LIMITS, Limit, merge_limits
 from keras_scalify.callbacks.loss_watch import LossWatch
 from keras_scalify.callbacks.record import Record
 from keras_scalify.callbacks.watch import Watch
-
-REACTIONS = ("warn", "raise", "stop")
-
-
-class ScaleBreach(RuntimeError):
-    """A statistic went beyond its limit, and `on_breach` is "raise"."""
 
 
 class ScaleMonitor(keras.callbacks.Callback):
@@ -81,21 +76,13 @@ class ScaleMonitor(keras.callbacks.Callback):
         on_breach: str | Callable[[Breach], Any] = "warn",
     ):
         super().__init__()
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(
-                f"`every` must be an integer of at least 1. Received: every={every!r}"
-            )
-        if on_breach not in REACTIONS and not callable(on_breach):
-            raise ValueError(
-                f"`on_breach` must be one of {', '.join(REACTIONS)}, or a function. "
-                f"Received: on_breach={on_breach!r}"
-            )
+        check_arguments(every, on_breach)
         self.every, self.on_breach = every, on_breach
         self.limits = merge_limits(limits)
         self.breaches: list[Breach] = []
         self._watch, self._losses = Watch(every), LossWatch()
         self._record = Record(log_dir, csv)
-        self._begun = 0
+        self._begun, self._trains = 0, False
         self._is_running_mean = self._has_begun = self._spiked = self._told = False
 
     @property
@@ -111,7 +98,12 @@ class ScaleMonitor(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         model = self.model
         self._is_running_mean = type(model).train_step is keras.Model.train_step
-        self._record.open()
+        self._trains = True
+        try:
+            self._record.open()
+        except BaseException:
+            self._end()
+            raise
         self._has_begun = False
         if model.built:
             self._begin(model)
@@ -124,6 +116,12 @@ class ScaleMonitor(keras.callbacks.Callback):
             self._told = True
             warnings.warn(f"ScaleMonitor {hint}.", stacklevel=2)
 
+    def on_test_begin(self, logs=None):
+        if not self._trains:  # evaluate
+            self._watch.detach(self.model)
+
+    on_predict_begin = on_test_begin
+
     def on_epoch_begin(self, epoch, logs=None):
         self._losses.begin_epoch()
 
@@ -132,6 +130,13 @@ class ScaleMonitor(keras.callbacks.Callback):
         self._watch.before(self, getattr(self._model, "steps_per_execution", 1))
 
     def on_train_batch_end(self, batch, logs=None):
+        try:
+            self._after_batch(batch, logs)
+        except BaseException:  # Keras calls on_train_end no more
+            self._end()
+            raise
+
+    def _after_batch(self, batch, logs):
         logs = {} if logs is None else logs
         if self._has_begun:
             readings = self._watch.after(self, batch - self._begun + 1)
@@ -166,22 +171,15 @@ class ScaleMonitor(keras.callbacks.Callback):
             warnings.warn(f"ScaleMonitor saw {text}", stacklevel=2)
 
     def _end(self):
+        self._trains = False
         self._watch.detach(self.model)
         self._record.close()
 
     def _react(self, found: list[Breach]):
         known = {b.cause for b in self.breaches}
         self.breaches += found
-        if callable(self.on_breach):
-            for breach in found:
-                self.on_breach(breach)
-        elif found and self.on_breach == "raise":
-            self._end()
-            raise ScaleBreach(found[0].message)
-        else:
-            warn([b for b in found if b.cause not in known])
-            if found and self.on_breach == "stop":
-                self.model.stop_training = True
+        if react(found, known, self.on_breach):
+            self.model.stop_training = True
 
     def plot(self, path) -> None:
         """Save a picture of `history`.

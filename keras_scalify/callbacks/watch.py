@@ -38,12 +38,12 @@ class Watch:
         if not lacking:
             return
         key, plain, watched = self._functions
-        same = _program_key(model) == key and model.train_function is plain
+        same = _program_key(model, lacking) == key and model.train_function is plain
         if not same or set(lacking) != set(self._attached):
             watched, self._attached = None, {n: _observer(lacking[n]) for n in lacking}
         for name, layer in lacking.items():
             attach(layer, self._attached[name])
-        self._functions = _program_key(model), model.train_function, watched
+        self._functions = _program_key(model, lacking), model.train_function, watched
         model.train_function = watched
 
     def detach(self, model) -> None:
@@ -123,6 +123,7 @@ def _observer(layer) -> ScaleStatistics:
     return observer
 
 
-def _program_key(model) -> tuple:
-    """What changes whenever the model is compiled anew."""
-    return getattr(model, "optimizer", None), *model.metrics[:1]
+def _program_key(model, layers) -> tuple:
+    """What changes whenever the model is compiled or a layer is converted anew."""
+    states = (layer.scales for layer in layers.values())
+    return getattr(model, "optimizer", None), *model.metrics[:1], *states

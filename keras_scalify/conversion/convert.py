@@ -12,11 +12,13 @@ from keras_scalify.conversion.continuation import continued, go_on
 from keras_scalify.conversion.holder import Holder, holder_class, holders, original
 from keras_scalify.conversion.plan import Filter, plan
 from keras_scalify.conversion.propagation import propagated
+from keras_scalify.conversion.stretches import COUNTERPARTS
 from keras_scalify.conversion.tree import walk
 from keras_scalify.conversion.unpropagation import carries_scales, unpropagated
 from keras_scalify.layers.adoption import adopt, release, settings_of
-from keras_scalify.layers.scaled_layer import ScaledLayer
 from keras_scalify.recipes import get_recipe
+
+REPLACEMENTS = frozenset(COUNTERPARTS.values())  # a user's own have code of their own
 
 Undo = list[Callable[[], None]]
 
@@ -87,9 +89,10 @@ def scalify(
         for row in chosen:
             kernel = adopt(row.layer, row.target, recipe=recipe, **settings)
             undo.append(partial(release, row.layer, kernel))
-        rebuilt = propagated(model, undo) if propagate else model
+        rebuilt = propagated(unpropagated(model, undo), undo) if propagate else model
         hold(rebuilt, undo)
-    return go_on(rebuilt, model)
+        go_on(rebuilt, model)
+    return rebuilt
 
 
 def hold(model, undo: Undo) -> None:
@@ -129,11 +132,12 @@ def unscalify(model):
             if isinstance(layer, Holder):
                 undo.append(partial(setattr, layer, "__class__", type(layer)))
                 layer.__class__ = original(type(layer))
-            elif isinstance(layer, ScaledLayer):
+            elif type(layer) in REPLACEMENTS:
                 again = partial(adopt, layer, type(layer), **settings_of(layer))
                 release(layer)
                 undo.append(again)
-    return go_on(rebuilt, model)
+        go_on(rebuilt, model)
+    return rebuilt
 
 
 @contextlib.contextmanager

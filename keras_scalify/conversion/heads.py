@@ -3,9 +3,8 @@
 import keras
 
 from keras_scalify.layers.keras_private import (
-    output_operations,
     own_variables,
-    source_operations,
+    source,
     sublayers,
 )
 
@@ -19,7 +18,7 @@ def heads(model) -> list:
     attention, is no projection to the output.
     """
     if getattr(model, "outputs", None):
-        found = [_last(operation) for operation in output_operations(model)]
+        found = [_last(output) for output in model.outputs]
     elif isinstance(model, keras.Model):
         found = [_within(layer) for layer in _weighted(model)[-1:]]
     else:
@@ -27,19 +26,21 @@ def heads(model) -> list:
     return [layer for layers in found for layer in layers]
 
 
-def _last(operation) -> list:
-    """The last layers with weights up to the result of an operation."""
+def _last(tensor) -> list:
+    """The last layers with weights up to a tensor of a graph."""
+    operation, sources = source(tensor)
     while not getattr(operation, "weights", None):
-        sources = source_operations(operation)
         if len(sources) != 1:
             return []
-        operation = sources[0]
+        operation, sources = source(sources[0])
     return _within(operation)
 
 
 def _within(layer) -> list:
     if isinstance(layer, keras.Model):
         return heads(layer)
+    if isinstance(layer, keras.layers.Wrapper):  # such as TimeDistributed
+        return _within(layer.layer)
     return [layer] if own_variables(layer) and not sublayers(layer) else []
 
 

@@ -37,6 +37,11 @@ class Holder:
         layer.pop("compile_config", None)  # Keras keeps it beside this config
         return {"layer": layer, "scaled": scaled_within(self)}
 
+    def __reduce__(self):
+        """Pickled by a method of the original: a made class has no name to be found."""
+        unpickle, arguments = super().__reduce__()
+        return getattr(original(type(self)), unpickle.__name__), arguments
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The layer, converted: at once if it is built, or else when it is."""

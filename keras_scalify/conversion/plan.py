@@ -81,7 +81,13 @@ def chooser(model, filter: Filter) -> Callable[[str, Any], str]:
 
 def _acceptor(filter) -> Callable[[str, Any], bool]:
     if isinstance(filter, str | re.Pattern):
-        pattern = re.compile(filter)
+        try:
+            pattern = re.compile(filter)
+        except re.error as error:
+            raise ValueError(
+                f"`filter` must be a regular expression. Received: filter={filter!r}: "
+                f"{error}"
+            ) from error
         return lambda path, layer: pattern.search(path) is not None
     if callable(filter):
         return lambda path, layer: bool(filter(path, layer))

@@ -1,5 +1,6 @@
 """Rebuilding a graph of layers so that scales travel through it."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,8 +12,10 @@ from keras_scalify.conversion.stretches import COUNTERPARTS, projections, stretc
 from keras_scalify.conversion.tree import is_container
 from keras_scalify.layers import Carry, Scale, Unscale
 from keras_scalify.layers.adoption import adopt, release
-from keras_scalify.layers.keras_private import forget_calls
+from keras_scalify.layers.keras_private import forget_calls, uncompiled
+from keras_scalify.layers.scaled_attention import GIVEN
 from keras_scalify.layers.scaled_layer import ScaledLayer
+from keras_scalify.scaled_tensor import is_scaled
 
 OPERANDS = "inputs", "query", "value", "key"  # what may be scaled among the arguments
 
@@ -48,9 +51,11 @@ def _ready(layer, inside, undo):
     if type(layer) not in COUNTERPARTS:
         return Carry(layer, name=layer.name, dtype=layer.dtype_policy)
     inner = projections(layer)
-    settings = {"recipe": inner[0].recipe} if inner else {}
+    settings = {name: getattr(inner[0], name) for name in GIVEN} if inner else {}
     adopt(layer, COUNTERPARTS[type(layer)], **settings)
     undo.append(partial(release, layer))
+    for projection in inner:
+        projection.supports_masking = True  # see scaled_projection
     return layer
 
 
@@ -73,9 +78,24 @@ def _sequential(model, ready, inside):
 
 def _functional(model, ready, inside):
     calls = _Calls(ready, inside)
-    return keras.models.clone_model(
-        model, clone_function=calls.clone, call_function=calls.call
-    )
+    with uncompiled(model):
+        rebuilt = keras.models.clone_model(
+            model, clone_function=calls.clone, call_function=calls.call
+        )
+    _check_order(model, rebuilt)
+    return rebuilt
+
+
+def _check_order(model, rebuilt):
+    """Warn if files of weights, which number the layers, would be read crosswise."""
+    before, after = ([x.name for x in m.layers if x.weights] for m in (model, rebuilt))
+    if before != after:
+        warnings.warn(
+            f"Keras orders the layers of {model.name} otherwise with Scale and Unscale "
+            "among them: files of its weights are read by models with propagate=True "
+            "alone. Save after `unscalify` for others.",
+            stacklevel=2,
+        )
 
 
 class _Calls:
@@ -102,7 +122,12 @@ class _Calls:
         args = keras.tree.map_structure(self._enter, args)
         operands = {k: v for k, v in kwargs.items() if k in OPERANDS}
         kwargs |= keras.tree.map_structure(self._enter, operands)
-        y = operation(*args, **kwargs)
+        return self._leave(operation(*args, **kwargs))
+
+    def _leave(self, y):
+        """The plain form; attention may also return its weights, which are plain."""
+        if not is_scaled(y):
+            return tuple(map(self._leave, y)) if isinstance(y, tuple) else y
         plain = Unscale()(y)
         self.scaled[id(plain)] = plain, y
         return plain

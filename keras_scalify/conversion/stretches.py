@@ -8,7 +8,7 @@ from keras_scalify import layers as scaled
 from keras_scalify.conversion.holder import original
 from keras_scalify.layers import Carry, Scale, Unscale
 from keras_scalify.layers.carry import CARRIED
-from keras_scalify.layers.keras_private import edges
+from keras_scalify.layers.keras_private import edges, is_given_mask
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.layers.registration import is_keras, keras_class
 from keras_scalify.layers.scaled_attention import PROJECTIONS
@@ -37,7 +37,7 @@ def is_ruled(layer) -> bool:
         return all(isinstance(p, QuantizedKernel) for p in projections(layer))
     if cls in COUNTERPARTS:  # a product that is not scaled was left alone
         return not issubclass(COUNTERPARTS[cls], QuantizedKernel)
-    return is_keras(cls) and cls.__name__ in CARRIED
+    return is_keras(cls) and cls.__name__ in CARRIED and not is_given_mask(layer)
 
 
 def stretched(model) -> set[int]:

@@ -6,7 +6,7 @@ import keras
 
 from keras_scalify.conversion.tree import is_container, walk
 from keras_scalify.layers import Carry, Scale, Unscale
-from keras_scalify.layers.keras_private import forget_calls
+from keras_scalify.layers.keras_private import forget_calls, uncompiled
 from keras_scalify.scaled_tensor import is_scaled
 
 EDGES = Scale, Unscale
@@ -53,14 +53,17 @@ def _sequential(model, undo):
 
 def _functional(model, undo):
     def call(operation, *args, **kwargs):
+        was_scaled = any(is_scaled(each) for each in (*args, *kwargs.values()))
         args, kwargs = _values(args), _values(kwargs)
         y = args[0] if isinstance(operation, EDGES) else operation(*args, **kwargs)
         # Keras assigns as many tensors as there were: two for a ScaledTensor.
-        return y, keras.KerasTensor(())
+        first, *rest = y if type(y) is tuple and was_scaled else (y,)
+        return first, keras.KerasTensor(()), *rest
 
-    return keras.models.clone_model(
-        model, clone_function=lambda layer: _stock(layer, undo), call_function=call
-    )
+    with uncompiled(model):
+        return keras.models.clone_model(
+            model, clone_function=lambda layer: _stock(layer, undo), call_function=call
+        )
 
 
 def _values(arguments):

@@ -50,6 +50,11 @@ def adopt(layer, scaled_class: type, **settings):
         ValueError: a setting that the class does not take, or not this value of it.
             The layer is unchanged.
     """
+    if unknown := settings.keys() - set(arguments(scaled_class)):
+        raise ValueError(
+            f"`settings` of {scaled_class.__qualname__} are "
+            f"{', '.join(arguments(scaled_class))}. Received: {', '.join(unknown)}"
+        )
     pattern = _unbuilt(layer, scaled_class, settings)
     stock, added, kernel = type(layer), _added(pattern, layer), None
     try:

@@ -62,14 +62,22 @@ def own_variables(layer) -> list:
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
-def output_operations(model) -> list:
-    """The layer or operation that each output of a functional model comes from."""
-    return [output._keras_history.operation for output in model.outputs]
+def trainable_kinds(layer) -> set[int]:
+    """The ids of the variables that Keras freezes and thaws with a layer."""
+    return {id(variable) for variable in layer._trainable_variables}
 
 
-def source_operations(operation) -> list:
-    """The layers and operations whose results an operation takes, in its last call."""
-    return [node.operation for node in operation._inbound_nodes[-1].parent_nodes]
+def source(tensor) -> tuple:
+    """The layer or operation that a tensor comes from, and the tensors it was given in
+    that call: a shared layer has several."""
+    operation, node, _ = tensor._keras_history
+    return operation, operation._inbound_nodes[node].input_tensors
+
+
+def is_given_mask(layer) -> bool:
+    """Whether a call of a layer in a graph has a mask as argument."""
+    calls = (node.arguments.kwargs for node in layer._inbound_nodes)
+    return any(kwargs.get("mask") is not None for kwargs in calls)
 
 
 def edges(model) -> list[tuple]:
@@ -89,6 +97,22 @@ def forget_calls(operation) -> Callable[[], None]:
 
     operation._inbound_nodes, operation._outbound_nodes = [], []
     return undo
+
+
+@contextlib.contextmanager
+def uncompiled(model) -> Iterator[None]:
+    """Let clone_model leave the clone uncompiled: it would do it from a config, which
+    functions that are not registered do not have."""
+    compiled, model.compiled = model.compiled, False
+    try:
+        yield
+    finally:
+        model.compiled = compiled
+
+
+def compile_arguments(model) -> dict:
+    """The arguments that a model was compiled with, the same objects."""
+    return model._compile_config.config
 
 
 def copy_call(source, target) -> None:

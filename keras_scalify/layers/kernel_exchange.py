@@ -67,8 +67,15 @@ def replace_kernel(layer, variable):
     rest = [
         v for v in private.own_variables(layer) if v is not old and v is not variable
     ]
+    kinds = private.trainable_kinds(layer)
+    flags = [(v, v.trainable) for v in (variable, *rest)]
     for each in (old, variable, *rest):
         private.untrack(layer, each)
+    for each, _ in flags:
+        # A frozen variable stays among those that Keras thaws with the layer.
+        each.trainable = id(old if each is variable else each) in kinds
     setattr(layer, _kernel_name(layer, SCALED), variable)
     for each in rest:
         private.track(layer, each)
+    for each, trainable in flags:
+        each.trainable = trainable

@@ -29,10 +29,11 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
         weight_dtype: "float16" or "bfloat16": between steps the kernel rests as data of
             this dtype and one float32 power-of-two scale, `kernel = data * scale`, and
             is rounded stochastically. Needs an optimizer of ks.optimizers; Keras's own
-            raise a ValueError. A gradient more than 2**11 times as large as the
-            largest of the step before is clipped to that. `layer.kernel` is the
-            product, float32; `layer.assign_kernel(value)` sets it. Default None: as the
-            dtype policy says.
+            raise a ValueError (eager Torch: after the first step), and its callback
+            SwapEMAWeights fails on TensorFlow. A gradient more than 2**11 times as
+            large as the largest of the step before is clipped to that. `layer.kernel`
+            is the product, float32; `layer.assign_kernel(value)` sets it. Default None:
+            as the dtype policy says.
         **kwargs: every other argument of keras.layers.Dense.
 
     Input: float tensor (..., K), any leading dimensions, also empty; other dtypes are

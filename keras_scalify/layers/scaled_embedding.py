@@ -47,8 +47,13 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
     bias = None
 
     def __init__(self, *args, recipe: Any = "float8", scaled: bool = False, **kwargs):
+        weights = kwargs.pop("weights", None)
         super().__init__(*args, recipe=recipe, **kwargs)
         self.scaled = scaled
+        if weights is not None:  # the table alone: Keras's would want the scales too
+            self.build()
+            single = isinstance(weights, list) and len(weights) == 1
+            self.assign_kernel(weights[0] if single else weights)
 
     @property
     def kernel_variable(self):

@@ -84,6 +84,7 @@ class StoredKernel(ScaledLayer):
 
         self.weight_scales = WeightScales(initial, shape, name="weight_scales")
         self.weight_scales.build()
+        self.weight_scales.trainable = self.trainable
         kwargs |= {"dtype": self.weight_dtype, "autocast": False, "initializer": data}
         variable = super().add_weight(*args, **kwargs)
         variable.constraint = NarrowWeight(self._scales, constraint)
@@ -142,6 +143,11 @@ class StoredKernel(ScaledLayer):
         unit = ops.convert_to_tensor(self._scales.value)[UNIT]
         self.kernel_variable.assign(narrow(value, scale, self.weight_dtype))
         self._scales.assign(ops.stack([scale, unit]))
+
+    def enable_lora(self, *args, **kwargs):
+        super().enable_lora(*args, **kwargs)
+        if self.weight_scales is not None:  # of a kernel that is frozen now
+            self.weight_scales.trainable = False
 
     def save_own_variables(self, store):
         values: dict[str, Any] = {}

@@ -53,10 +53,15 @@ def watched_layers(model) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for layer in private.flattened(model):
         if isinstance(layer, WatchedKernel) and layer.scales is not None:
-            path = (layer.path or layer.name).removeprefix(f"{model.name}/")
-            count = sum(name.split("#")[0] == path for name in named)
-            named[f"{path}#{count + 1}" if count else path] = layer
+            named[unique_path(layer, model, named)] = layer
     return named
+
+
+def unique_path(layer, model, taken) -> str:
+    """A layer's path within a model, with a number if one of these has it already."""
+    path = (layer.path or layer.name).removeprefix(f"{model.name}/")
+    count = sum(name.split("#")[0] == path for name in taken)
+    return f"{path}#{count + 1}" if count else path
 
 
 def attach(layer, observer) -> None:

@@ -1,5 +1,6 @@
 """The activation of a layer, given as Keras keeps it: a function or None."""
 
+import keras
 from keras import ops
 
 from keras_scalify import backend
@@ -72,5 +73,7 @@ def _sum(x, bias=None):
 
 
 def _name(activation) -> str:
-    name = getattr(activation, "__name__", type(activation).__name__)
+    name = getattr(activation, "__name__", "")
+    if getattr(keras.activations, name, None) is not activation:
+        return f"{name or type(activation).__name__} of one's own"
     return SYNONYMS.get(name, name)

@@ -50,7 +50,8 @@ def _wide(dtype: str):
     def backward(residuals, cotangents, needed):
         (h,) = cotangents
         # An infinity must reach loss scaling as one; finite values are clipped.
-        found = ops.stack([ops.ones((), "float32"), backend.amax(h)])
+        amax = backend.amax(h)
+        found = ops.stack([ops.cast(amax > 0, "float32"), amax])
         g = ops.clip(h * used_unit(residuals[0][UNIT], found), -LIMIT, LIMIT)
         return ops.cast(ops.where(ops.isfinite(h), g, h), dtype), found
 
@@ -148,7 +149,10 @@ class OfWide:
 
     def __call__(self, data):
         data, scales = (ops.convert_to_tensor(v) for v in (data, self.scales))
-        return self.inner(wide(data, scales))
+        w = wide(data, scales)
+        # Without a unit yet each gradient finds its own, and they could not be added.
+        known = scales[UNIT] > 0
+        return self.inner(ops.where(known, w, ops.stop_gradient(w)))
 
 
 def parse_weight_dtype(weight_dtype):

@@ -9,6 +9,7 @@ from keras_scalify.optimizers.scaled_state import ScaledState
 from keras_scalify.optimizers.storages import ratio_storage
 from keras_scalify.optimizers.variable_step import update_variable
 
+ROOTS = "holds_roots"
 _LEAST = 2.0**-126  # the smallest normal float32
 
 
@@ -32,6 +33,15 @@ class AdamUpdate(ScaledState):
         super().__init__(*args, **kwargs)
         if self._storages["momentum"].is_relative:
             self._storages["momentum"] = ratio_storage(self.beta_1, self.beta_2)
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        if not self.is_stock:
+            # One variable more: Keras counts them, so neither loads the other's state,
+            # which would take second moments for their roots.
+            self.add_variable((), initializer="ones", dtype="uint8", name=ROOTS)
 
     def slot_names(self):
         hats = ["velocity_hat_root"] if self.amsgrad else []

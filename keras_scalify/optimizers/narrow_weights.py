@@ -92,7 +92,9 @@ class NarrowWeights:
     def _overwrite_model_variables_with_average_value(self, trainable_variables):
         """Keras's, with the cast that TensorFlow does not make."""
         averages = self._model_variables_moving_average
-        for variable, average in zip(trainable_variables, averages, strict=True):
+        # As a list: nothing is assigned if the numbers differ.
+        pairs = list(zip(trainable_variables, averages, strict=True))
+        for variable, average in pairs:
             if average is not None:
                 variable.assign(ops.cast(average.value, variable.dtype))
 
@@ -104,33 +106,43 @@ class NarrowWeights:
             self.assign_sub(variable, ops.cast(step, standardize_dtype(variable.dtype)))
             return
         data = ops.cast(ops.convert_to_tensor(variable), "float32")
-        scale, new_scale, updates = self._scales_of(known, data)
+        scale = _scale_of(known)
         kept = data * scale * self._decay(known) - step
-        kept = ops.clip(kept / new_scale, -row.max, row.max)
+        new_scale, updates = self._next_scale(known, scale, kept)
+        # An overflow must stay visible.
+        limit = ops.where(ops.isfinite(kept), row.max, float("inf"))
+        kept = ops.clip(kept / new_scale, -limit, limit)
         rounded = stochastic_round(kept, row, mix(bits))
         self.assign(variable, ops.cast(rounded, row.name))
+        if self.use_ema and updates:  # the average is of data
+            index = self._get_variable_index(variable)
+            average = self._model_variables_moving_average[index]
+            self.assign(average, average * (scale / new_scale))
         # Last: on Torch `scale` is a view of the variable, assigned in place.
         for scales, value in updates:
             scales.assign(value)
 
-    def _scales_of(self, variable, data):
-        """The scale of a variable's data, the next one, and what to assign."""
+    def _next_scale(self, variable, scale, weight):
+        """The scale for a variable's new value, and what to assign."""
         guard = variable.constraint
         if not isinstance(guard, NarrowWeight):
-            return 1.0, 1.0, ()
-        scales = ops.convert_to_tensor(guard.scales.value)
-        scale = scales[SCALE]
-        if self.use_ema:  # averages are of data, with one scale
-            return scale, scale, ()
-        new_scale = next_scale(scale, backend.amax(data))
-        value = ops.stack([new_scale, scales[UNIT]])
-        return scale, new_scale, ((guard.scales, value),)
+            return scale, ()
+        new_scale = next_scale(scale, backend.amax(weight) / scale)
+        unit = ops.convert_to_tensor(guard.scales.value)[UNIT]
+        return new_scale, ((guard.scales, ops.stack([new_scale, unit])),)
 
     def _decay(self, variable):
         """What weight decay multiplies the variable by."""
         if self.weight_decay is None or not self._use_weight_decay(variable):
             return 1.0
         return 1.0 - ops.cast(self.learning_rate, "float32") * self.weight_decay
+
+
+def _scale_of(variable):
+    guard = variable.constraint
+    if not isinstance(guard, NarrowWeight):
+        return 1.0
+    return ops.convert_to_tensor(guard.scales.value)[SCALE]
 
 
 def narrow_format(variable):
@@ -152,7 +164,11 @@ def _of_weight(gradient, variable, found):
         return gradient
     if not guard.is_data:
         return ops.zeros_like(gradient)
+    if id(guard.scales) not in found:
+        raise ValueError(
+            f"The gradient of {variable.path} must come with that of "
+            f"{guard.scales.path}, to the same optimizer (in a MultiOptimizer too)."
+        )
     unit = ops.convert_to_tensor(guard.scales.value)[UNIT]
-    if id(guard.scales) in found:
-        unit = used_unit(unit, found[id(guard.scales)])
+    unit = used_unit(unit, found[id(guard.scales)])
     return ops.cast(ops.convert_to_tensor(gradient), "float32") * (1.0 / unit)

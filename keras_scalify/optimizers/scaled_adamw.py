@@ -15,7 +15,7 @@ class ScaledAdamW(AdamUpdate, keras.optimizers.AdamW):
         *args, **kwargs: those of keras.optimizers.AdamW, all of them.
         state_dtype: "float16" (default): 2 bytes a moment, a float32 scalar a tensor.
             "bfloat16": 2 bytes, no scale, 3 bits less precise. "float8": 1 byte; the
-            root of v as an unsigned 5-exponent 3-mantissa code with a scale for every
+            root of v as an unsigned 4-exponent 4-mantissa code with a scale for every
             256 elements, m as a 3-exponent 4-mantissa code of m / r, which is bounded.
             "float32": keras.optimizers.AdamW exactly. Or a dict of "momentum" and
             "velocity".

@@ -44,7 +44,7 @@ def state_bytes(model_or_optimizer) -> dict[str, int]:
             f"or by `optimizer.build(variables)`. Received: "
             f"model_or_optimizer={model_or_optimizer!r}"
         )
-    settings = ("iteration", "step_counter", "learning_rate")
+    settings = ("iteration", "step_counter", "learning_rate", "holds_roots")
     rows: dict[str, int] = {}
     for v in optimizer.variables:
         if v.name not in settings:

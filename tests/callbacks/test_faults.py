@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_scalify as ks
 from keras_scalify import backend
+from keras_scalify.callbacks.loss_watch import LossWatch
 from tests.callbacks.monitored import BATCH, data, net, quiet, rows, train
 from tests.helpers import to_numpy
 
@@ -180,3 +181,13 @@ def test_limits_can_be_changed():
     assert len(monitor.breaches) == 3
     assert not rows(monitor, role="gradient")[0]["sqnr_db"] > 100
     assert watched(net(1), 1, monitor={"limits": {}})[0].breaches == []
+
+
+def test_several_steps_in_one_call_are_no_jump_of_the_loss():
+    """Keras logs the mean since the epoch began, here over five batches more a call."""
+    watch, batches = LossWatch(), 1.0 / np.arange(1, 201)
+    for start in range(0, 200, 50):
+        watch.begin_epoch()
+        for count in range(5, 51, 5):
+            logged = batches[start : start + count].mean()
+            assert not watch.ratio(logged, count, True) > 1.5

@@ -132,7 +132,7 @@ def test_the_state_rests_in_its_dtype():
     for name, bytes_a_moment in (("float16", 2), ("bfloat16", 2), ("float32", 4)):
         optimizer = ks.optimizers.ScaledAdam(state_dtype=name, amsgrad=True)
         Stepper(optimizer, [np.zeros((8, 8)), np.zeros(3)])
-        own = optimizer.variables[2:]
+        own = [v for v in optimizer.variables[2:] if v.name != "holds_roots"]
         large = [v for v in own if v.shape != ()]
         assert [v.dtype for v in large] == [name] * 6
         size = sum(np.prod(v.shape) for v in large) * FORMATS[name].bits // 8

@@ -2,7 +2,7 @@
 
 import torch
 
-from keras_scalify.scaling import FLOAT32_MAX, clip_mean_square, finite_amax
+from keras_scalify.scaling import FLOAT32_MAX, clip_mean_square
 from keras_scalify.scaling import mean_square as masked_mean_square
 
 
@@ -18,7 +18,7 @@ def amax(x, axis=None):
         largest = torch.maximum(-low, high).float()
     # Reading one number is free on a CPU and a wait elsewhere: both branches run there.
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return largest if largest.isfinite().all() else finite_amax(x, axis)
+        return largest if largest.isfinite().all() else _masked_amax(x, axis)
     return torch.where(largest.isfinite(), largest, _masked_amax(x, axis))
 
 

@@ -138,11 +138,14 @@ class StoredKernel(ScaledLayer):
         if self.weight_scales is None:
             self.kernel_variable.assign(value)
             return
-        value = ops.convert_to_tensor(value, dtype="float32")
-        scale = scale_of(value)
-        unit = ops.convert_to_tensor(self._scales.value)[UNIT]
-        self.kernel_variable.assign(narrow(value, scale, self.weight_dtype))
-        self._scales.assign(ops.stack([scale, unit]))
+        data, scales = self._narrowed(ops.convert_to_tensor(value, dtype="float32"))
+        self.kernel_variable.assign(data)
+        self._scales.assign(scales)
+
+    def _narrowed(self, value):
+        """Data and scales of another kernel."""
+        scale, unit = scale_of(value), ops.convert_to_tensor(self._scales.value)[UNIT]
+        return narrow(value, scale, self.weight_dtype), ops.stack([scale, unit])
 
     def enable_lora(self, *args, **kwargs):
         super().enable_lora(*args, **kwargs)
@@ -162,9 +165,7 @@ class StoredKernel(ScaledLayer):
         """Data and scales, with what LoRA adds, as Keras merges it."""
         if not getattr(self, "lora_enabled", False):
             return self.kernel_variable, self._scales
-        value = ops.cast(self.adapted_kernel(), "float32")
-        scale, unit = scale_of(value), ops.convert_to_tensor(self._scales.value)[UNIT]
-        return narrow(value, scale, self.weight_dtype), ops.stack([scale, unit])
+        return self._narrowed(ops.cast(self.adapted_kernel(), "float32"))
 
     def load_own_variables(self, store):
         """Load a kernel that was saved narrow as it is, any other one rounded."""

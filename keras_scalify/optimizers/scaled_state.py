@@ -64,8 +64,13 @@ class ScaledState(NarrowWeights):
         return wide_state and self._is_wide
 
     def storage(self, name: str, shape):
-        """A moment's storage: float32 for a small variable where others have 8 bits."""
-        storage = self._storages[name]
+        """A slot's storage: float32 for a small variable where others have 8 bits.
+
+        Args:
+            name: of the slot, which begins with that of its moment.
+            shape: of the variable.
+        """
+        storage = self._storages[name.split("_")[0]]
         is_byte = isinstance(storage, BlockStorage) or storage.is_relative
         if is_byte and math.prod(shape) < self.min_size:
             return STORAGES["float32"]["signed"]
@@ -90,7 +95,7 @@ class ScaledState(NarrowWeights):
             overwritten = getattr(variable, "overwrite_with_gradient", False)
             overwritten = overwritten or is_scales(variable)
             for name, slots in self._slots.items():
-                storage = self.storage(_moment(name), variable.shape)
+                storage = self.storage(name, variable.shape)
                 slot = None if overwritten else storage.add(self, variable, name)
                 slots.append(slot)
 
@@ -130,8 +135,3 @@ class ScaledState(NarrowWeights):
             "min_size": self.min_size,
         }
         return {**config, **own}
-
-
-def _moment(slot: str) -> str:
-    """The moment that a slot belongs to: "velocity" of "velocity_hat_root"."""
-    return slot.split("_")[0]

@@ -98,7 +98,7 @@ def _moments(optimizer, index: int, g) -> dict[str, Moment]:
     measured: dict[type, Any] = {}  # the amax of the gradient
     bounds: dict[str, Any] = {}
     for name, slots in optimizer._slots.items():
-        storage, slot = optimizer.storage(name.split("_")[0], g.shape), slots[index]
+        storage, slot = optimizer.storage(name, g.shape), slots[index]
         if slot.amax is None:
             moments[name] = Moment(storage, slot, None, None)
             continue

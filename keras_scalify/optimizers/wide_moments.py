@@ -55,7 +55,7 @@ def _used(slots):
 
 
 def _storage(optimizer, name, slot):
-    return optimizer.storage(name.split("_")[0], slot.data.shape)
+    return optimizer.storage(name, slot.data.shape)
 
 
 def _root(optimizer, index):

@@ -28,7 +28,8 @@ class ScaleMonitor(keras.callbacks.Callback):
     reads `ks.analysis.STATISTICS`, which are measured inside the training step. amax,
     headroom and non-finite entries count every step since the last reading, the others
     the step that is read; of several calls or micro-batches the worst counts. On JAX
-    the gradient's statistics need layers built with `monitor=True`.
+    the gradient's statistics need layers built with `monitor=True`, and those, with
+    `ema_overwrite_frequency`, an optimizer of ks.optimizers: Keras's (3.15) fail.
 
     Args:
         every: batches between two readings; the first batch is read too. Default 50.

@@ -51,6 +51,20 @@ class NarrowWeights:
             name=f"{path}_{name or 'var'}",
         )
 
+    def add_optimizer_variables(self, trainable_variables, name, initializer="zeros"):
+        """Keras's; averages of all variables.
+
+        Keras (3.15) has none of those that are overwritten with their gradient, and on
+        JAX reads it all the same.
+        """
+        made = super().add_optimizer_variables(trainable_variables, name, initializer)
+        if name != "average":
+            return made
+        return [
+            self.add_variable_from_reference(v, name) if average is None else average
+            for v, average in zip(trainable_variables, made, strict=True)
+        ]
+
     def apply(self, grads, trainable_variables=None):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -84,10 +98,10 @@ class NarrowWeights:
         momentum = ops.where(self.iterations == 0, 0.0, self.ema_momentum)
         averages = self._model_variables_moving_average
         for variable, average in zip(trainable_variables, averages, strict=True):
-            if average is not None:
-                value = ops.cast(ops.convert_to_tensor(variable), average.dtype)
-                kept = 0.0 if is_scales(variable) else momentum
-                average.assign(kept * average + (1.0 - kept) * value)
+            value = ops.cast(ops.convert_to_tensor(variable), average.dtype)
+            if not is_overwritten(variable):
+                value = momentum * average + (1.0 - momentum) * value
+            average.assign(value)
 
     def _overwrite_model_variables_with_average_value(self, trainable_variables):
         """Keras's, with the cast that TensorFlow does not make."""
@@ -95,8 +109,7 @@ class NarrowWeights:
         # As a list: nothing is assigned if the numbers differ.
         pairs = list(zip(trainable_variables, averages, strict=True))
         for variable, average in pairs:
-            if average is not None:
-                variable.assign(ops.cast(average.value, variable.dtype))
+            variable.assign(ops.cast(average.value, variable.dtype))
 
     def move(self, variable, step, bits) -> None:
         """Subtract the step; round stochastically where the variable is narrow."""
@@ -155,6 +168,11 @@ def is_scales(variable) -> bool:
     """Whether the variable holds the scales of another one."""
     guard = getattr(variable, "constraint", None)
     return isinstance(guard, NarrowWeight) and not guard.is_data
+
+
+def is_overwritten(variable) -> bool:
+    """Whether a variable holds what its gradient brings: no update or average of it."""
+    return getattr(variable, "overwrite_with_gradient", False) or is_scales(variable)
 
 
 def _of_weight(gradient, variable, found):

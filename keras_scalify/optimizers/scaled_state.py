@@ -9,6 +9,7 @@ from keras_scalify import backend
 from keras_scalify.optimizers.block_storage import BlockStorage
 from keras_scalify.optimizers.narrow_weights import (
     NarrowWeights,
+    is_overwritten,
     is_scales,
     narrow_format,
 )
@@ -92,8 +93,7 @@ class ScaledState(NarrowWeights):
         super(self.stock, self).build(variables)
         self._slots = {name: [] for name in self.slot_names()}
         for variable in variables:
-            overwritten = getattr(variable, "overwrite_with_gradient", False)
-            overwritten = overwritten or is_scales(variable)
+            overwritten = is_overwritten(variable)
             for name, slots in self._slots.items():
                 storage = self.storage(name, variable.shape)
                 slot = None if overwritten else storage.add(self, variable, name)

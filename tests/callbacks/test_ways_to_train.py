@@ -132,19 +132,17 @@ def test_loss_scaling_scales_the_gradient_alone():
 
 @pytest.mark.parametrize("frequency", [None, 2])
 def test_with_moving_averages(frequency):
-    def optimizer():
-        return keras.optimizers.SGD(
-            0.01, use_ema=True, ema_overwrite_frequency=frequency
-        )
+    # With a frequency, Keras's own (3.15) need averages of overwritten variables.
+    cls = ks.optimizers.ScaledSGD if frequency else keras.optimizers.SGD
 
-    # Keras (3.15) on JAX multiplies the averages that overwritten variables lack.
-    blind = BACKEND == "jax" and frequency is not None
-    plain, seen = net(1, monitor=False), net(1, monitor=not blind)
+    def optimizer():
+        return cls(0.01, use_ema=True, ema_overwrite_frequency=frequency)
+
+    plain, seen = net(1, monitor=False), net(1)
     train(plain, optimizer=optimizer())
-    with quiet():
-        monitor = watched(seen, optimizer=optimizer())
+    monitor = watched(seen, optimizer=optimizer())
     assert_same(weights(seen), weights(plain))
-    assert [r["role"] for r in rows(monitor, step=5)] == ROLES[: 2 if blind else 3]
+    assert [r["role"] for r in rows(monitor, step=5)] == ROLES
 
 
 class TwoOptimizers(CustomStep):

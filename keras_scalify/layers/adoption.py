@@ -2,8 +2,8 @@
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 
@@ -11,6 +11,10 @@ from keras_scalify.layers import keras_private as private
 from keras_scalify.layers import kernel_exchange as exchange
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.layers.registration import keras_class
+from keras_scalify.recipes import recipe_config
+
+# Under which name a layer keeps an argument, where it is another one.
+KEPT_AS = {"output_shape": "partial_output_shape"}
 
 
 def arguments(scaled_class: type) -> list[str]:
@@ -29,8 +33,30 @@ def arguments(scaled_class: type) -> list[str]:
 
 def settings_of(layer) -> dict:
     """The arguments that a scaled layer's class adds to Keras's, as in its config."""
-    config = layer.get_config()
-    return {name: config[name] for name in arguments(type(layer)) if name in config}
+    names = arguments(type(layer))
+    given: dict[str, Any] = {name: getattr(layer, name, None) for name in names}
+    if "recipe" in given:
+        given["recipe"] = recipe_config(given["recipe"])
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def stock_arguments(layer, required: bool = False) -> dict:
+    """The arguments that a layer gave to the constructor of its class of Keras.
+
+    They are the objects themselves: a user's own need not have a config.
+
+    Args:
+        layer: of a class with a scaled one, or of a scaled class.
+        required: whether to leave out those that have a default.
+    """
+    signature = inspect.signature(keras_class(type(layer)).__init__)
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    _, *parameters = signature.parameters.values()  # without self
+    return {
+        p.name: getattr(layer, KEPT_AS.get(p.name, p.name))
+        for p in parameters
+        if p.kind in kinds and not (required and p.default is not p.empty)
+    }
 
 
 def adopt(layer, scaled_class: type, **settings):
@@ -133,18 +159,7 @@ def _drop(layer, stock, added, kernel):
 
 def _unbuilt(layer, cls, settings):
     """An unbuilt layer of this class, with the arguments that it cannot do without."""
-    with warnings.catch_warnings():  # of arguments that have no portable config
-        warnings.simplefilter("ignore")
-        config = keras_class(type(layer)).get_config(layer)
-    empty = inspect.Parameter.empty
-    parameters = inspect.signature(keras_class(cls).__init__).parameters.values()
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    names = [p.name for p in parameters if p.default is empty and p.kind in kinds]
-    required = {
-        name: getattr(layer, name) if isinstance(config[name], dict) else config[name]
-        for name in names
-        if name != "self"
-    }
+    required = stock_arguments(layer, required=True)
     return cls(**required, **settings, name=layer.name, dtype=layer.dtype_policy)
 
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_scalify.equations import parse
-from keras_scalify.layers.adoption import adopt
+from keras_scalify.layers.adoption import adopt, stock_arguments
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.layers.registration import replaces_keras_layer
 from keras_scalify.ops.products import EinsumProduct
@@ -65,10 +65,13 @@ def _unused(equation: str) -> str:
 
 def scaled_projection(layer, **settings):
     """A ScaledEinsumDense like a layer's EinsumDense that is not built."""
-    config = layer.get_config()
-    for name in "kernel_initializer", "bias_initializer":
-        config[name] = getattr(layer, name)  # with its seed
-    projection = ScaledEinsumDense.from_config({**config, **settings})
+    projection = ScaledEinsumDense(
+        **stock_arguments(layer),
+        **settings,
+        activity_regularizer=layer.activity_regularizer,
+        name=layer.name,
+        dtype=layer.dtype_policy,
+    )
     # A mask of the inputs is the outer layer's affair: no warning that it ends.
     projection.supports_masking = True
     return projection

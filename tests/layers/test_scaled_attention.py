@@ -86,3 +86,12 @@ def test_gradient_amax_is_reported_by_delayed_recipes_on_scaled_tensors():
     x = X[0, :, :4]
     model.fit(x, ops.zeros((6, 3)), verbose=0)  # a warning would be an error
     assert float(to_numpy(model.layers[1].scales.gradient_amax)) == 0.0
+
+
+def test_the_projections_get_the_very_regularizer():
+    def squares(w):
+        return keras.ops.sum(w**2)
+
+    layer = ks.layers.ScaledMultiHeadAttention(2, 4, kernel_regularizer=squares)
+    layer.build((1, 3, 8), (1, 3, 8))
+    assert layer.query_dense.kernel_regularizer is squares

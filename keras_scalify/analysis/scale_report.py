@@ -1,7 +1,7 @@
 """scale_report: what recipes do to the operands of a model, on one batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ from keras import ops
 from keras_scalify.analysis.capture import Captured, capture
 from keras_scalify.analysis.report import ScaleReport
 from keras_scalify.formats import Format
+from keras_scalify.layers.check_model import check_model
 from keras_scalify.recipes import Recipe, get_recipe, recipe_config
 from keras_scalify.scaling import amax_to_scale, mean_square_to_scale
 from keras_scalify.statistics import measured, shown
@@ -19,8 +20,8 @@ from keras_scalify.statistics import measured, shown
 def scale_report(
     model,
     batch,
-    recipes: Sequence[str | Recipe | dict] = (),
-    loss: Callable | None = None,
+    recipes: str | Recipe | dict | Iterable = (),
+    loss: str | Callable | None = None,
     path: Any = None,
     verbose: bool = True,
 ) -> ScaleReport:
@@ -36,15 +37,21 @@ def scale_report(
             recipes to compare.
         batch: (inputs, targets), (inputs, targets, sample_weight), or inputs alone:
             then the gradient of each output is Gaussian noise.
-        recipes: names in RECIPES, Recipes or their config dicts to compare on the same
-            operands, without converting the model. Delayed scaling is taken as settled
-            on this batch. Default: none; "float8" if no layer has a recipe.
-        loss: function (targets, outputs) to a tensor. Default: the compiled loss.
+        recipes: one, or several, to compare on the same operands, without converting
+            the model: names in RECIPES, Recipes or their config dicts. Delayed scaling
+            is taken as settled on this batch. Default: none; "float8" if no layer has a
+            recipe.
+        loss: function (targets, outputs) to a tensor, or the name of one of Keras.
+            Default: the compiled loss.
         path: where to save the picture, if given. Needs matplotlib.
         verbose: whether to print the table. Default True.
 
     Returns:
         ScaleReport.
+
+    Raises:
+        ValueError: a model that is not built, an unknown recipe or loss, targets
+            without a loss.
 
     Example:
 
@@ -57,6 +64,9 @@ def scale_report(
 
     Reference: the picture is after Blake et al., "Unit Scaling" (2023).
     """
+    check_model(model)
+    if isinstance(recipes, str | dict) or not isinstance(recipes, Iterable):
+        recipes = [recipes]
     compared = {_name(recipe): get_recipe(recipe) for recipe in recipes}
     inputs, targets, weight = (
         keras.utils.unpack_x_y_sample_weight(batch)
@@ -86,7 +96,8 @@ def _loss(model, inputs, targets, weight, loss):
     if targets is None:
         return _noise
     if loss is not None:
-        return lambda outputs: ops.mean(loss(targets, outputs))
+        measure = keras.losses.get(loss)
+        return lambda outputs: ops.mean(measure(targets, outputs))
     if not getattr(model, "compiled", False):
         raise ValueError("`loss` must be given: the model is not compiled")
     targets = keras.tree.map_structure(ops.convert_to_tensor, targets)

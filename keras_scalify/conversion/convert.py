@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import keras
-
 from keras_scalify.conversion.continuation import continued, go_on
 from keras_scalify.conversion.holder import Holder, holder_class, holders, original
 from keras_scalify.conversion.plan import Filter, plan
@@ -16,6 +14,9 @@ from keras_scalify.conversion.stretches import COUNTERPARTS
 from keras_scalify.conversion.tree import walk
 from keras_scalify.conversion.unpropagation import carries_scales, unpropagated
 from keras_scalify.layers.adoption import adopt, release, settings_of
+from keras_scalify.layers.check_model import check_model
+from keras_scalify.layers.keras_private import own_variables
+from keras_scalify.layers.kernel_exchange import kernel_variable
 from keras_scalify.recipes import get_recipe
 
 REPLACEMENTS = frozenset(COUNTERPARTS.values())  # a user's own have code of their own
@@ -60,8 +61,9 @@ def scalify(
         so. `scalify_report` tells what became of each layer.
 
     Raises:
-        ValueError: a model that is not built, an unknown recipe, filter or setting.
-            When anything fails the model is as it was.
+        ValueError: a model that is not built, an unknown recipe, filter or setting, a
+            `weight_dtype` for a kernel that another layer holds too, such as
+            SpectralNormalization. When anything fails the model is as it was.
 
     Example:
 
@@ -85,6 +87,8 @@ def scalify(
     if not chosen and (not propagate or carries_scales(model)):
         _note(rows)
         return model
+    if settings.get("weight_dtype") is not None:
+        _check_unshared(model, chosen)
     with undone_on_failure() as undo, continued(model):
         for row in chosen:
             kernel = adopt(row.layer, row.target, recipe=recipe, **settings)
@@ -152,17 +156,18 @@ def undone_on_failure() -> Iterator[Undo]:
         raise
 
 
-def check_model(model) -> None:
-    """Raise unless this is a model whose layers exist."""
-    if not isinstance(model, keras.Layer):
-        raise ValueError(
-            f"`model` must be a Keras model or layer. Received: model={model!r}"
-        )
-    if not model.built:
-        raise ValueError(
-            "`model` must be built: give it an Input, or call it on data once. "
-            f"Received: model={model.name}, which is not."
-        )
+def _check_unshared(model, rows) -> None:
+    """Raise if a variable that is to be replaced is held by a second layer."""
+    kernels = {id(kernel_variable(row.layer)): row for row in rows}
+    for _, layer in [("", model), *walk(model)]:
+        for variable in own_variables(layer):
+            row = kernels.get(id(variable))
+            if row is not None and row.layer is not layer:
+                raise ValueError(
+                    "`weight_dtype` gives a layer another variable, which must be its "
+                    f"own: {layer.name}, a {type(layer).__qualname__}, holds that of "
+                    f"{row.path} too. Leave it out by `filter`."
+                )
 
 
 def _note(rows) -> None:

@@ -2,16 +2,17 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
 
 from keras_scalify import backend
 from keras_scalify.conversion.continuation import continued
-from keras_scalify.conversion.convert import check_model, undone_on_failure
+from keras_scalify.conversion.convert import undone_on_failure
 from keras_scalify.conversion.tree import walk
 from keras_scalify.conversion.unpropagation import carries_scales
 from keras_scalify.layers.adoption import restate
+from keras_scalify.layers.check_model import check_model
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.scaling import amax_to_scale
 
@@ -34,8 +35,8 @@ def freeze_scales(model, calibration_data):
         The model.
 
     Raises:
-        ValueError: no batch, no scaled layer, one that no batch reached, or a model
-            through which scales travel. The model is unchanged.
+        ValueError: no batches, no scaled layer, one that no finite value reached, or a
+            model through which scales travel. The model is unchanged.
 
     Example:
 
@@ -46,6 +47,11 @@ def freeze_scales(model, calibration_data):
     (0.0078125, 'static')
     """
     check_model(model)
+    if not isinstance(calibration_data, Iterable):
+        raise ValueError(
+            "`calibration_data` must be an iterable of batches. Received: "
+            f"calibration_data={calibration_data!r}"
+        )
     layers = _scaled(model)
     with _observed(layers) as amax:
         for batch in calibration_data:
@@ -53,8 +59,8 @@ def freeze_scales(model, calibration_data):
     for layer in layers:
         if id(layer) not in amax:
             raise ValueError(
-                "`calibration_data` must hold batches that reach every scaled layer. "
-                f"Received none that reaches {layer.name}."
+                "`calibration_data` must hold batches with finite values for every "
+                f"scaled layer. Received none for {layer.name}."
             )
     with undone_on_failure() as undo, continued(model):
         for layer in layers:
@@ -92,7 +98,7 @@ def _observed(layers) -> Iterator[dict[int, float]]:
 
     def observe(layer, measure):
         def operand_scale(role, tensor):
-            if role == "input":
+            if role == "input" and keras.ops.any(keras.ops.isfinite(tensor)):
                 seen = float(keras.ops.convert_to_numpy(backend.amax(tensor)))
                 largest[id(layer)] = max(seen, largest.get(id(layer), 0.0))
             return measure(role, tensor)

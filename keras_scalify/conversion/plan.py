@@ -13,7 +13,7 @@ from keras_scalify.conversion.heads import heads
 from keras_scalify.conversion.tree import walk
 from keras_scalify.equations import parse
 from keras_scalify.layers.keras_private import own_variables
-from keras_scalify.layers.kernel_exchange import kernel_shape
+from keras_scalify.layers.kernel_exchange import kernel_variable
 from keras_scalify.layers.quantized_kernel import QuantizedKernel
 from keras_scalify.layers.registration import keras_class
 from keras_scalify.layers.scaled_einsum_dense import explicit
@@ -112,7 +112,7 @@ def product_sizes(layer) -> tuple[int, int]:
 
     Of a convolution K is window x channels in; of a lookup both are the table's sizes.
     """
-    shape = kernel_shape(layer)
+    shape = tuple(kernel_variable(layer).shape)
     if isinstance(layer, keras.layers.EinsumDense):
         term = parse(_equation(layer))
         sizes = dict(zip(term.w, shape, strict=True))

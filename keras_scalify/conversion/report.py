@@ -6,6 +6,7 @@ from keras_scalify.conversion.plan import Filter, Row, plan, product_sizes
 from keras_scalify.conversion.stretches import stretches
 from keras_scalify.conversion.tree import is_container, models
 from keras_scalify.conversion.unpropagation import carries_scales
+from keras_scalify.layers.check_model import check_model
 from keras_scalify.recipes import recipe_config
 
 HEADER = ("path", "layer", "K x N", "recipe", "")
@@ -68,14 +69,14 @@ def scalify_report(model, filter: Filter = None) -> ConversionReport:
     """A table of the layers with weights: path, class, sizes, recipe, and why not.
 
     Args:
-        model: a keras.Model, converted or not.
+        model: a keras.Model or a layer, converted or not.
         filter: as in `scalify`, to see what it would do. Default None.
 
     Returns:
         A ConversionReport; print it.
 
     Raises:
-        ValueError: a filter that is none.
+        ValueError: no model, or a filter that is none.
 
     Example:
 
@@ -84,6 +85,7 @@ def scalify_report(model, filter: Filter = None) -> ConversionReport:
     >>> ks.scalify_report(model).rows[0].reason
     'projection to the output'
     """
+    check_model(model, built=False)
     travels = [
         tuple(layer.name for layer in stretch)
         for each in models(model)

@@ -11,10 +11,10 @@ SCALED = {keras.layers.Embedding: "_embeddings"}
 KERNEL = "_kernel"
 
 
-def kernel_shape(layer) -> tuple:
-    """The shape of a layer's kernel or table, without LoRA's share, which is a sum."""
+def kernel_variable(layer):
+    """The variable of a layer's kernel or table, without LoRA's share."""
     names = KERNEL, *STOCK.values()
-    return tuple(next(vars(layer)[n] for n in names if n in vars(layer)).shape)
+    return next(vars(layer)[name] for name in names if name in vars(layer))
 
 
 def _kernel_name(layer, names) -> str:
@@ -37,6 +37,7 @@ def narrow_kernel(layer):
         layer, old, regularizer=old.regularizer, constraint=old.constraint
     )
     replace_kernel(layer, new)
+    layer.weight_scales.trainable = old.trainable  # LoRA freezes the kernel alone
     layer.assign_kernel(old.value)
     return old
 

@@ -32,7 +32,8 @@ class ScaledDense(QuantizedKernel, keras.layers.Dense):
             raise a ValueError (eager Torch: after the first step), and its callback
             SwapEMAWeights fails on TensorFlow. A gradient more than 2**11 times as
             large as the largest of the step before is clipped to that. `layer.kernel`
-            is the product, float32; `layer.assign_kernel(value)` sets it. Default None:
+            is the product, float32; `layer.assign_kernel(value)` sets it: wrappers that
+            assign to `layer.kernel`, such as SpectralNormalization, fail. Default None:
             as the dtype policy says.
         **kwargs: every other argument of keras.layers.Dense.
 

@@ -115,7 +115,7 @@ def test_layers_inside_layers_and_several_outputs():
 
 
 def test_the_table_is_printed(capsys):
-    report_of(net(2), data(1)[0], recipes=["float16"])
+    report_of(net(2), data(1)[0], recipes="float16")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 2 * 3
     assert "own" in lines[0] and "float16" in lines[0] and "underflow" in lines[1]
@@ -129,6 +129,10 @@ def test_without_products_or_a_loss():
     assert "no layer" in str(report(empty, data(1)[0]))
     with pytest.raises(ValueError, match="`loss`"):
         report(net(1))
-    found = report(net(1), loss=keras.losses.mean_squared_error)
+    with pytest.raises(ValueError, match="`recipe` must be one of.*recipe=3"):
+        report(net(1), recipes=3)
+    with pytest.raises(ValueError, match="loss"):
+        report(net(1), loss=3)
+    found = report(net(1), loss="mean_squared_error")
     assert len(found.rows["layer"]) == 3
     assert np.isfinite(found.rows["rms"]).all()

@@ -49,9 +49,14 @@ def test_predictions_measure_nothing(monkeypatch):
 def test_what_cannot_be_frozen():
     model = ks.scalify(mlp())
     before = state(model)
-    with pytest.raises(ValueError, match="`calibration_data` must hold batches"):
-        ks.freeze_scales(model, [])
-    assert state(model) == before
+    for data, message in (
+        ([], "must hold batches with finite values.*Received none for dense"),
+        ([np.nan * BATCHES[0], np.inf * BATCHES[0], BATCHES[0][:0]], "for dense"),
+        (3, "must be an iterable of batches. Received: calibration_data=3"),
+    ):
+        with pytest.raises(ValueError, match=f"`calibration_data` .*{message}"):
+            ks.freeze_scales(model, data)
+        assert state(model) == before
     with pytest.raises(ValueError, match="`model` must have scaled layers"):
         ks.freeze_scales(keras.Sequential([keras.Input((4,)), layers.Dense(2)]), [])
     with pytest.raises(ValueError, match="`model` must pass plain tensors"):

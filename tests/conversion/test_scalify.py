@@ -128,8 +128,6 @@ def test_bad_arguments_leave_the_model_as_it_was():
     ):
         with pytest.raises(ValueError, match=message):
             ks.scalify(model, **settings)
-    with pytest.raises(ValueError, match="`model` must be a Keras model.*'model'"):
-        ks.scalify("model")
     assert state(model) == before
 
 
@@ -204,6 +202,63 @@ def test_a_kernel_in_16_bits_keeps_its_value():
     assert [v.path for v in model.variables] == names
     for a, b in zip(values(model), old, strict=True):
         np.testing.assert_allclose(a, b, rtol=2**-11)
+
+
+def test_a_narrow_kernel_that_lora_froze_stays_frozen_with_its_scales():
+    model = mlp()
+    model.layers[0].enable_lora(2)
+    before = [v.path for v in model.trainable_variables]
+    ks.scalify(model, filter="dense", recipe="float32", weight_dtype="float16")
+    added = {v.path for v in model.trainable_variables} - set(before)
+    narrow = [layer.weight_scales.scales.path for layer in model.layers[1:]]
+    assert added == set(narrow)
+
+
+def test_a_kernel_that_two_layers_hold_cannot_be_replaced():
+    model = keras.Sequential(
+        [
+            keras.Input((16,)),
+            layers.SpectralNormalization(layers.Dense(16, name="inner"), name="outer"),
+            layers.Dense(4),
+        ]
+    )
+    before = state(model)
+    with pytest.raises(ValueError, match="`weight_dtype`.*outer.*holds.*outer/inner"):
+        ks.scalify(model, weight_dtype="float16")
+    assert state(model) == before
+    assert paths(ks.scalify(model)) == ["outer/inner"]
+
+
+class Squares(keras.regularizers.Regularizer):
+    """Without a config, as many write their own."""
+
+    def __call__(self, w):
+        return keras.ops.sum(w**2)
+
+
+class Clipped:
+    def __call__(self, w):
+        return keras.ops.clip(w, -1.0, 1.0)
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_objects_without_a_config_stay_the_same_ones(propagate):
+    given = {"kernel_regularizer": Squares(), "kernel_constraint": Clipped()}
+    x = inputs = keras.Input(SEQUENCE)
+    dense, attention = (
+        layers.Dense(16, **given),
+        layers.MultiHeadAttention(2, 8, **given),
+    )
+    x = attention(dense(x), dense(x))
+    model = keras.Model(inputs, layers.Dense(4)(x))
+    before = state(model)
+    scaled = ks.scalify(model, propagate=propagate)
+    for layer in dense, attention.query_dense:
+        assert isinstance(layer, QuantizedKernel)
+        assert {name: getattr(layer, name) for name in given} == given
+    assert len(scaled.losses) == 5
+    ks.unscalify(scaled)
+    assert state(model) == before
 
 
 def test_other_settings_reach_the_layers_and_their_configs():

@@ -53,7 +53,7 @@ def parse(equation: str) -> Equation:
         ValueError: an ellipsis, a repeated label in one operand, or a label that stands
             in one operand only, which would make the gradient no product of this kind.
     """
-    operands, _, y = equation.replace(" ", "").partition("->")
+    operands, _, y = str(equation).replace(" ", "").partition("->")
     x, _, w = operands.partition(",")
     terms = (x, w, y)
     if not y.isalpha() or not x.isalpha() or not w.isalpha():

@@ -16,6 +16,7 @@ PARTS = {
 }
 
 WRONG = [
+    3,
     "...k,kn->...n",
     "bk,kn",
     "bk->b",

@@ -25,14 +25,21 @@ def has_rule(activation) -> bool:
     return activation is None or name == "linear" or name in CURVES or name in OTHERS
 
 
-def activate(activation, x: ScaledTensor) -> ScaledTensor:
-    """The activation of a ScaledTensor.
+def activate(activation, x):
+    """The activation of a plain or scaled tensor.
+
+    Args:
+        activation: a function, its name in Keras, or None.
+        x: tensor or ScaledTensor.
 
     Raises:
-        ValueError: the function has no rule; names it.
+        ValueError: the function has no rule for a ScaledTensor; names it.
     """
+    activation = keras.activations.get(activation)
+    if not is_scaled(x):
+        return activation(x)
     name = _name(activation)
-    if activation is None or name == "linear":
+    if name == "linear":
         return x
     if name in CURVES:
         return ScaledTensor(activation(x.value), curve_mean_square(name, x.mean_square))

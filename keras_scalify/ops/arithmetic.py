@@ -17,13 +17,13 @@ def _square(x):
     return x.mean_square if is_scaled(x) else min(float(x) ** 2, 2.0**126)
 
 
-@scaled_op("x1 x2", "a + b", "h, h", "a number c counts as c^2")
+@scaled_op("x1 x2", "a + b", "h, h", "a number c counts as c^2", kind="number")
 def add(x1, x2):
     """x1 + x2, broadcast as keras.ops.add."""
     return _sum(ops.add, x1, x2)
 
 
-@scaled_op("x1 x2", "a + b", "h, h", "a number c counts as c^2")
+@scaled_op("x1 x2", "a + b", "h, h", "a number c counts as c^2", kind="number")
 def subtract(x1, x2):
     """x1 - x2, broadcast as keras.ops.subtract."""
     return _sum(ops.subtract, x1, x2)
@@ -35,7 +35,7 @@ def _sum(op, x1, x2):
     return ScaledTensor(op(_value(x1), _value(x2)), square)
 
 
-@scaled_op("x1 x2", "a b", "h b, h a", "a number c counts as c^2")
+@scaled_op("x1 x2", "a b", "h b, h a", "a number c counts as c^2", kind="number")
 def multiply(x1, x2):
     """x1 * x2, broadcast as keras.ops.multiply."""
     x1, x2 = _broadcast(x1, x2)
@@ -51,7 +51,7 @@ def _broadcast(x1, x2):
     return with_copies(x1, shape), with_copies(x2, shape)
 
 
-@scaled_op("x1", "a / c^2", "h / c^2", "by a number only")
+@scaled_op("x1 x2", "a / c^2", "h / c^2", "by a number only", kind="number")
 def divide(x1, x2):
     """x1 / c for a Python number c."""
     if is_scaled(x2) or not isinstance(x2, (int, float)):
@@ -74,6 +74,7 @@ def negative(x):
     "(a + b) / 2",
     "h / 2, h / 2",
     "half from each; beside a number x counts alone, whatever the number: a, h",
+    kind="number",
 )
 def where(condition, x1=None, x2=None):
     """x1 where the condition holds, else x2. A number, also -inf, spoils no scale."""

@@ -30,10 +30,12 @@ def product_square(fans, x_square, w_square):
 
 
 def _einsum(equation, x1, x2, recipe="float8"):
+    get_recipe(recipe)
     return ops.einsum(equation, x1, x2)
 
 
 def _matmul(x1, x2, recipe="float8"):
+    get_recipe(recipe)
     return ops.matmul(x1, x2)
 
 

@@ -142,8 +142,13 @@ def _dropout(x, rate, seed=None):
 @scaled_op("x", "x / (1 - rate)", "h / (1 - rate)", plain=_dropout)
 def dropout(x, rate, seed=None):
     """keras.random.dropout."""
-    square = times(x.mean_square, 1.0 / (1.0 - rate))
-    return ScaledTensor(_dropout(x.value, rate, seed), square)
+    value = _dropout(x.value, rate, seed)
+    return ScaledTensor(value, times(x.mean_square, dropout_factor(rate)))
+
+
+def dropout_factor(rate: float) -> float:
+    """What dropout multiplies a mean square by; 1 where it leaves nothing but 0."""
+    return 1.0 / (1.0 - rate) if rate < 1 else 1.0
 
 
 def _size(x, axis):

@@ -36,21 +36,43 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def scaled_op(operands: str, forward: str, backward: str, note: str = "", plain=None):
+def _is_number(x) -> bool:
+    return isinstance(x, (bool, int, float))
+
+
+# What an operand beside scaled ones may be: (it is, in words).
+KINDS: dict[str, tuple[Callable, str]] = {
+    "tensor": (is_scaled, "a ScaledTensor"),
+    "number": (lambda x: is_scaled(x) or _is_number(x), "a ScaledTensor or a number"),
+    "list": (
+        lambda x: isinstance(x, (list, tuple)) and not isinstance(x, ScaledTensor),
+        "a list of ScaledTensors",
+    ),
+}
+
+
+def scaled_op(
+    operands: str,
+    forward: str,
+    backward: str,
+    note: str = "",
+    plain=None,
+    kind: str = "tensor",
+):
     """Make a function of ScaledTensors an op: named in RULES, type in, type out.
 
     Given plain operands the op is the one of the same name in keras.ops (or `plain`). A
-    mix of plain and scaled operands raises a ValueError. Python numbers and None are no
-    operands.
+    mix of plain and scaled operands raises a ValueError.
 
     Args:
-        operands: names of the function's tensor arguments, separated by blanks; each
-            may hold a list of tensors.
+        operands: names of the function's tensor arguments, separated by blanks.
         forward, backward, note: the row of RULES.
+        plain: the op of plain operands. Default: that of keras.ops.
+        kind: what each operand may be, a name in KINDS.
     """
 
     def decorate(function: Callable) -> Callable:
-        name = function.__name__
+        name, (holds, allowed) = function.__name__, KINDS[kind]
         signature = inspect.signature(function)
         stock = plain or getattr(keras.ops, name)
         RULES[name] = Rule(forward=forward, backward=backward, note=note)
@@ -63,6 +85,11 @@ def scaled_op(operands: str, forward: str, backward: str, note: str = "", plain=
                 return stock(*args, **kwargs)
             refuse_symbolic(name, given)
             for n, x in given.items():
+                if not holds(x):
+                    raise ValueError(
+                        f"`{n}` of {name} must be {allowed}. Received: {n} of type "
+                        f"{type(x).__name__}"
+                    )
                 bound.arguments[n] = _as_scaled(x)
             return function(*bound.args, **bound.kwargs)
 
@@ -74,6 +101,8 @@ def scaled_op(operands: str, forward: str, backward: str, note: str = "", plain=
 def all_scaled(name: str, operands: dict) -> bool:
     """Whether the operands are scaled (True) or plain (False).
 
+    None and numbers that stand alone are neither.
+
     Raises:
         ValueError: some are scaled and some are not; says which.
     """
@@ -81,7 +110,7 @@ def all_scaled(name: str, operands: dict) -> bool:
     for argument, x in operands.items():
         several = isinstance(x, (list, tuple)) and not is_scaled(x)
         for i, item in enumerate(x if several else [x]):
-            if item is not None and not isinstance(item, (bool, int, float)):
+            if several or not (item is None or _is_number(item)):
                 key = f"{argument}[{i}]" if several else argument
                 kinds[key] = is_scaled(item)
     if any(kinds.values()) and not all(kinds.values()):
@@ -100,7 +129,7 @@ def refuse_symbolic(name: str, operands: dict) -> None:
     for x in keras.tree.flatten(list(operands.values())):
         if isinstance(x, keras.KerasTensor):
             raise ValueError(
-                f"keras_scalify.ops.{name} does not take symbolic ScaledTensors. In a "
+                f"keras_scalify.ops.{name} does not take symbolic tensors. In a "
                 "functional model use the layer of that name, or call the op inside "
                 "the call of a layer of your own."
             )

@@ -1,11 +1,15 @@
 """quantize, dequantize and both in a row, for a single tensor."""
 
+import math
+
 from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_scalify import backend
 from keras_scalify.formats import get_format
+from keras_scalify.ops.propagation import refuse_symbolic
 from keras_scalify.rounding import round_to_format
+from keras_scalify.scaled_tensor import is_scaled
 from keras_scalify.scaling import amax_to_scale
 
 
@@ -23,7 +27,8 @@ def quantize(x, format: str = "float8_e4m3fn", scale=None):
         NaN stays NaN, an infinity stays one or becomes NaN in a format without.
 
     Raises:
-        ValueError: an unknown format.
+        ValueError: an unknown format, a number for a scale that is no power of two, a
+            ScaledTensor or a symbolic tensor.
 
     Example:
 
@@ -32,8 +37,8 @@ def quantize(x, format: str = "float8_e4m3fn", scale=None):
     >>> float(scale)
     4.0
     """
-    row = get_format(format)
-    x = ops.cast(ops.convert_to_tensor(x), "float32")
+    row, x = get_format(format), ops.cast(_plain("quantize", x), "float32")
+    _check_scale(scale)
     scale = amax_to_scale(backend.amax(x), row) if scale is None else scale
     scale = ops.convert_to_tensor(scale, dtype="float32")
     return ops.cast(round_to_format(x, scale, row), format), scale
@@ -57,7 +62,8 @@ def dequantize(data, scale, dtype: str = "float32"):
     >>> [float(v) for v in ks.ops.dequantize(data, scale)]
     [1.0, 1024.0]
     """
-    return ops.cast(ops.cast(data, "float32") * scale, dtype)
+    data, scale = (ops.cast(_plain("dequantize", t), "float32") for t in (data, scale))
+    return ops.cast(data * scale, dtype)
 
 
 def qdq(x, format: str = "float8_e4m3fn", scale=None):
@@ -74,7 +80,8 @@ def qdq(x, format: str = "float8_e4m3fn", scale=None):
         tensor of x's shape and dtype.
 
     Raises:
-        ValueError: an unknown format.
+        ValueError: an unknown format, a number for a scale that is no power of two, a
+            ScaledTensor or a symbolic tensor.
 
     Example:
 
@@ -82,8 +89,8 @@ def qdq(x, format: str = "float8_e4m3fn", scale=None):
     >>> [float(v) for v in ks.ops.qdq(np.array([1.0, 1.03, 1000.0], "float32"))]
     [1.0, 1.0, 1024.0]
     """
-    row = get_format(format)
-    x = ops.convert_to_tensor(x)
+    row, x = get_format(format), _plain("qdq", x)
+    _check_scale(scale)
     dtype = standardize_dtype(x.dtype)
 
     def forward(x):
@@ -95,3 +102,21 @@ def qdq(x, format: str = "float8_e4m3fn", scale=None):
         return cotangents
 
     return backend.custom_vjp(forward, backward)(x)
+
+
+def _plain(name: str, x):
+    """x as a tensor."""
+    if is_scaled(x):
+        raise ValueError(
+            f"keras_scalify.ops.{name} takes plain tensors. Received a ScaledTensor: "
+            "use ks.ops.unscale."
+        )
+    refuse_symbolic(name, {"x": x})
+    return ops.convert_to_tensor(x)
+
+
+def _check_scale(scale) -> None:
+    """Raise if a scale that is a number, whose value is known, is no power of two."""
+    is_number = isinstance(scale, (int, float))
+    if is_number and not (scale > 0 and math.frexp(scale)[0] == 0.5):
+        raise ValueError(f"`scale` must be a power of two. Received: scale={scale!r}")

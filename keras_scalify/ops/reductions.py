@@ -1,4 +1,7 @@
-"""Sums, means, maxima and pools."""
+"""Sums, means, maxima and pools.
+
+The value comes first: Keras's op says what is wrong with an argument.
+"""
 
 import math
 
@@ -21,11 +24,12 @@ def sum(x, axis=None, keepdims=False):
 @scaled_op("x", "x / n", "h / n^2")
 def mean(x, axis=None, keepdims=False):
     """keras.ops.mean."""
+    value = ops.mean(x.value, axis=axis, keepdims=keepdims)
     count = _count(x, axis)
     square = propagate(
         lambda a: a / count, lambda h, a: (h / count / count,), x.mean_square
     )
-    return ScaledTensor(ops.mean(x.value, axis=axis, keepdims=keepdims), square)
+    return ScaledTensor(value, square)
 
 
 _MAXIMUM = "E[max^2] of n standard Gaussians, m; n at most 65536"
@@ -34,9 +38,9 @@ _MAXIMUM = "E[max^2] of n standard Gaussians, m; n at most 65536"
 @scaled_op("x", "m x", "h / n", _MAXIMUM)
 def max(x, axis=None, keepdims=False, initial=None):
     """keras.ops.max."""
+    value = ops.max(x.value, axis=axis, keepdims=keepdims, initial=initial)
     count = _static(_count(x, axis))
     square = times(x.mean_square, maximum_mean_square(count), 1.0 / count)
-    value = ops.max(x.value, axis=axis, keepdims=keepdims, initial=initial)
     return ScaledTensor(value, square)
 
 
@@ -45,9 +49,9 @@ def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None)
     """keras.ops.max_pool."""
     # Keras 3.15 lacks the default on JAX.
     strides = pool_size if strides is None else strides
+    value = ops.max_pool(inputs.value, pool_size, strides, padding, data_format)
     window, stride = pool_sizes(inputs, pool_size, strides)
     square = times(inputs.mean_square, maximum_mean_square(window), 1.0 / stride)
-    value = ops.max_pool(inputs.value, pool_size, strides, padding, data_format)
     return ScaledTensor(value, square)
 
 
@@ -55,9 +59,9 @@ def max_pool(inputs, pool_size, strides=None, padding="valid", data_format=None)
 def average_pool(inputs, pool_size, strides=None, padding="valid", data_format=None):
     """keras.ops.average_pool."""
     strides = pool_size if strides is None else strides
+    value = ops.average_pool(inputs.value, pool_size, strides, padding, data_format)
     window, stride = pool_sizes(inputs, pool_size, strides)
     square = times(inputs.mean_square, 1.0 / window, 1.0 / window / stride)
-    value = ops.average_pool(inputs.value, pool_size, strides, padding, data_format)
     return ScaledTensor(value, square)
 
 

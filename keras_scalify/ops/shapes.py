@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from keras import ops
 
 from keras_scalify.ops.propagation import propagate, scaled_op, times
@@ -75,16 +76,16 @@ def broadcast_to(x, shape):
 
 @scaled_op("x", "x", "copies h")
 def repeat(x, repeats, axis=None):
-    """keras.ops.repeat by one number."""
+    """keras.ops.repeat."""
     value = ops.repeat(x.value, repeats, axis=axis)
-    return resized(x, value, 1.0, float(repeats))
+    return resized(x, value, 1.0, float(np.mean(ops.convert_to_numpy(repeats))))
 
 
 @scaled_op("inputs", "x", "h outputs / inputs", "entries outside get a gradient of 0")
 def slice(inputs, start_indices, shape):
     """keras.ops.slice."""
     value = ops.slice(inputs.value, start_indices, shape)
-    return resized(inputs, value, 1.0, entries(shape) / entries(inputs.shape))
+    return resized(inputs, value, 1.0, entries(value.shape) / entries(inputs.shape))
 
 
 @scaled_op("x", "x each", "h / parts each", "the parts' gradients add up")
@@ -105,7 +106,7 @@ def pad(x, pad_width, mode="constant", constant_values=None):
     return resized(x, value, ratio, 1.0)
 
 
-@scaled_op("xs", "mean by size", "h each")
+@scaled_op("xs", "mean by size", "h each", kind="list")
 def concatenate(xs, axis=0):
     """keras.ops.concatenate."""
     sizes = [entries(x.shape) for x in xs]
@@ -113,7 +114,7 @@ def concatenate(xs, axis=0):
     return ScaledTensor(value, _weighted(xs, sizes))
 
 
-@scaled_op("x", "mean", "h each")
+@scaled_op("x", "mean", "h each", kind="list")
 def stack(x, axis=0):
     """keras.ops.stack."""
     value = ops.stack([item.value for item in x], axis=axis)
@@ -140,6 +141,7 @@ def _dot(squares, weights):
 @scaled_op("x", "x", "h indices / rows", "every entry is hit equally often")
 def take(x, indices, axis=None):
     """keras.ops.take."""
+    indices = ops.convert_to_tensor(indices)
     value = ops.take(x.value, indices, axis=axis)
     shape = x.shape if axis is None else (x.shape[axis],)
     hits = size_product(ops.shape(indices)) / entries(shape)

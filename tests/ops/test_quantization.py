@@ -95,3 +95,15 @@ def test_unknown_format_names_argument_value_and_choices(function):
         function(np.float32([1.0]), "e4m3")
     assert "format='e4m3'" in str(error.value)
     assert all(name in str(error.value) for name in FORMATS)
+
+
+@pytest.mark.parametrize("function", [ks.ops.quantize, ks.ops.qdq])
+def test_other_wrong_arguments(function):
+    x = np.float32([1.0])
+    for scale in (0.0, -1.0, 3, float("nan")):
+        with pytest.raises(ValueError, match=f"`scale` must be.*scale={scale}"):
+            function(x, scale=scale)
+    with pytest.raises(ValueError, match="plain tensors.*unscale"):
+        function(ks.ScaledTensor(x, np.float32(1)))
+    with pytest.raises(ValueError, match="symbolic"):
+        function(keras.Input((3,)))

@@ -202,6 +202,49 @@ def test_a_mix_of_plain_and_scaled_says_which():
         ks.ops.scale(x) + ks.ops.scale(x)
 
 
+WRONG_OPERANDS = {
+    "a number": (
+        lambda x: ks.ops.matmul(x, 3),
+        "`x2` of matmul must be a ScaledTensor",
+    ),
+    "None": (lambda x: ks.ops.add(x, None), "`x2` of add must be .* or a number"),
+    "a list": (lambda x: ks.ops.add(x, [1.0]), r"x1 scaled, x2\[0\] plain"),
+    "no list": (lambda x: ks.ops.stack(x), "`x` of stack must be a list"),
+    "divided": (lambda x: ks.ops.divide(2, x), "divide has a rule"),
+    "an equation": (lambda x: ks.ops.einsum(3, x, x), "`equation` must be"),
+    "a recipe": (lambda x: ks.ops.matmul(x.value, x.value, "fp8"), "`recipe` must be"),
+    "a function": (lambda x: ks.ops.activate("fp8", x), "fp8"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPERANDS)
+def test_a_wrong_operand_or_argument_is_named(name):
+    function, message = WRONG_OPERANDS[name]
+    x = ks.ScaledTensor(ops.ones((1, 3, 3)), ops.ones(()))
+    with pytest.raises(ValueError, match=message):
+        function(x)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("mean", "a"), ("max_pool", 0)])
+def test_keras_says_what_is_wrong_with_other_arguments(name, wrong):
+    x = ks.ScaledTensor(ops.ones((1, 3, 3)), ops.ones(()))
+    errors = []
+    for module, operand in (ks.ops, x), (ops, x.value):
+        with pytest.raises(Exception) as error:
+            getattr(module, name)(operand, wrong)
+        errors.append(error.type)
+    assert errors[0] is errors[1]
+
+
+def test_arguments_of_every_kind_that_keras_takes():
+    x = ks.ScaledTensor(ops.ones((2, 3)), ops.ones(()))
+    assert ks.ops.take(x, [0, 1, 1], axis=0).shape == (3, 3)
+    assert ks.ops.repeat(x, np.array([1, 2]), axis=0).shape == (3, 3)
+    assert float(ks.ops.dropout(x, 1.0).mean_square) == 1.0
+    assert_same(ks.ops.activate("relu", x).value, x.value)
+    assert_same(ks.ops.activate("relu", x.value), x.value)
+
+
 def test_a_symbolic_tensor_says_to_use_a_layer():
     x = ks.layers.Scale()(keras.Input((3,)))
     with pytest.raises(ValueError, match="relu.*symbolic.*layer"):

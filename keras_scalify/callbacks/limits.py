@@ -25,10 +25,22 @@ class Limit:
     delayed: str = ""
     after: int = 0
 
+    def __post_init__(self):
+        for name in ("least", "most"):
+            value = getattr(self, name)
+            if value is not None and not _is_number(value):
+                raise ValueError(
+                    f"`{name}` must be a number or None. Received: {name}={value!r}"
+                )
+
     def holds(self, value: float) -> bool:
         """Whether the value lies within the limit. NaN does: it was not measured."""
         low = self.least is not None and value < self.least
         return not (low or (self.most is not None and value > self.most))
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 _EXCLUDE = "a wider format for this role, or exclude the layer"
@@ -93,7 +105,7 @@ def merge_limits(limits: dict[str, Any]) -> dict[str, Limit]:
     known = {*STATISTICS, *LIMITS}
     rows = {}
     for name, limit in limits.items():
-        number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        number = _is_number(limit)
         if name not in known or not (isinstance(limit, Limit) or number):
             raise ValueError(
                 f"`limits` maps each of {', '.join(sorted(known))} to a Limit, or to a "

@@ -3,6 +3,7 @@
 import keras
 
 from keras_scalify.layers.scaled_layer import ScaledLayer
+from keras_scalify.ops.normalization import dropout_factor
 from keras_scalify.ops.propagation import times
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
@@ -30,6 +31,5 @@ class ScaledDropout(ScaledLayer, keras.layers.Dropout):
         if not is_scaled(inputs):
             return super().call(x, training=training)
         value = super().call(x.value, training=training)
-        grows = training is True and self.rate > 0
-        factor = 1.0 / (1.0 - self.rate) if grows else 1.0
+        factor = dropout_factor(self.rate) if training is True else 1.0
         return ScaledTensor(value, times(x.mean_square, factor))

@@ -79,6 +79,11 @@ class ScaledLayer:
         """A tensor in the compute dtype; of a ScaledTensor the value."""
         if is_scaled(inputs):
             return ScaledTensor(self.cast_inputs(inputs[0], floats_only), inputs[1])
+        if not hasattr(inputs, "dtype"):
+            raise ValueError(
+                f"{type(self).__qualname__} takes a tensor or a ScaledTensor. "
+                f"Received: {type(inputs).__name__}"
+            )
         dtype = standardize_dtype(inputs.dtype)
         if dtype == self.compute_dtype or (floats_only and "float" not in dtype):
             return inputs

@@ -219,6 +219,11 @@ def test_bad_arguments(kwargs, argument):
         ScaleMonitor(**kwargs)
 
 
+def test_a_limit_is_a_number():
+    with pytest.raises(ValueError, match="`most` must be a number or None.*most='1'"):
+        ks.callbacks.Limit(most="1", advice="none")
+
+
 def test_nothing_read_cannot_be_plotted(tmp_path):
     with pytest.raises(ValueError, match="train the model first"):
         ScaleMonitor().plot(tmp_path / "a.png")

@@ -290,3 +290,19 @@ def test_ops_inside_a_layer_of_ones_own():
     truth = value * to_numpy(ops.silu(gate))
     assert 0.01 <= relative_error(y, truth) <= 2 * FORWARD[1]
     assert np.any(dx) and np.any(dw)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [layers.Scale(), layers.ScaledActivation("relu"), layers.ScaledDropout(0.5)],
+)
+def test_several_tensors_for_one_are_refused(layer):
+    x = normal(2, 4)
+    with pytest.raises(ValueError, match="takes a tensor or a ScaledTensor.*list"):
+        layer([x, x])
+
+
+def test_dropout_of_everything():
+    x = ks.ops.scale(normal(2, 4))
+    y = layers.ScaledDropout(1.0)(x, training=True)
+    assert np.all(to_numpy(y.value) == 0) and y.mean_square == x.mean_square

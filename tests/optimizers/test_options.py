@@ -1,4 +1,4 @@
-"""ScaledAdam's arguments: clipping, decay, accumulation, wrong ones, the config."""
+"""The optimizers' arguments: clipping, decay, accumulation, wrong ones, the config."""
 
 import copy
 import importlib
@@ -107,42 +107,52 @@ def _slices(rows, indices, shape):
     return tf.IndexedSlices(tf.constant(rows), tf.constant(indices), tf.constant(shape))
 
 
-WRONG = [
-    ({"state_dtype": "float8_e4m3fn"}, ("state_dtype", "float8_e4m3fn", "float16")),
-    ({"state_dtype": "float64"}, ("state_dtype", "float64", "bfloat16")),
-    ({"state_dtype": None}, ("state_dtype", "None", "float32")),
-    ({"state_dtype": 16}, ("state_dtype", "16", "float32")),
-    ({"state_dtype": ["float16"]}, ("state_dtype", "['float16']", "float32")),
-    ({"state_dtype": {"momentum": "float8"}}, ("state_dtype", "velocity", "float8")),
+ADAM = ScaledAdam, ks.optimizers.ScaledAdamW
+MOMENTUM = ks.optimizers.ScaledLion, ks.optimizers.ScaledSGD
+
+WRONG = [  # for whom, the arguments, what the message names
+    (ADAM, {"state_dtype": "float8_e4m3fn"}, ("float8_e4m3fn", "float16")),
+    (ADAM, {"state_dtype": "float64"}, ("float64", "bfloat16")),
+    (ADAM, {"state_dtype": None}, ("None", "float32")),
+    (ADAM, {"state_dtype": 16}, ("16", "float32")),
+    (ADAM, {"state_dtype": ["float16"]}, ("['float16']", "float32")),
+    (ADAM, {"state_dtype": {"momentum": "float8"}}, ("velocity", "float8")),
     (
+        ADAM,
         {"state_dtype": {"momentum": "float8", "velocity": "fp8"}},
-        ("state_dtype", "fp8", "float8"),
+        ("fp8", "float8"),
     ),
     (
+        ADAM,
         {"state_dtype": {"momentum": "float8", "root": "float8"}},
-        ("state_dtype", "root", "velocity"),
+        ("root", "velocity"),
     ),
-    ({"min_size": -1}, ("min_size", "-1", "at least 0")),
-    ({"min_size": 4096.0}, ("min_size", "4096.0", "at least 0")),
-    ({"min_size": False}, ("min_size", "False", "at least 0")),
-    ({"seed": 1.5}, ("seed", "1.5", "integer")),
-    ({"seed": True}, ("seed", "True", "integer")),
-    ({"seed": "0"}, ("seed", "'0'", "integer")),
-    ({"clipnorm": 1.0, "clipvalue": 1.0}, ("clipnorm", "clipvalue", "1.0")),
-    ({"state_type": "float16"}, ("state_type", "float16", "not recognized")),
+    (MOMENTUM, {"state_dtype": "float8_e5m2"}, ("float8_e5m2", "float8")),
+    (MOMENTUM, {"state_dtype": {"velocity": "float8"}}, ("velocity", "momentum")),
+    (MOMENTUM, {"state_dtype": {"momentum": 8}}, ("{'momentum': 8}", "float8")),
+    (MOMENTUM, {"state_dtype": {}}, ("{}", "momentum")),
+    (ADAM, {"min_size": -1}, ("-1", "at least 0")),
+    (ADAM, {"min_size": 4096.0}, ("4096.0", "at least 0")),
+    (ADAM, {"min_size": False}, ("False", "at least 0")),
+    (MOMENTUM, {"min_size": "4096"}, ("'4096'", "at least 0")),
+    (ADAM, {"seed": 1.5}, ("1.5", "integer")),
+    (ADAM, {"seed": True}, ("True", "integer")),
+    (MOMENTUM, {"seed": "0"}, ("'0'", "integer")),
+    (ADAM, {"clipnorm": 1.0, "clipvalue": 1.0}, ("1.0",)),
+    (ADAM, {"state_type": "float16"}, ("float16", "not recognized")),
 ]
 
 
-@pytest.mark.parametrize("optimizer", [ScaledAdam, ks.optimizers.ScaledAdamW])
-@pytest.mark.parametrize(("kwargs", "words"), WRONG)
-def test_wrong_arguments(optimizer, kwargs, words):
-    with pytest.raises(ValueError) as error:
-        optimizer(**kwargs)
-    for word in words:
-        assert word in str(error.value)
+@pytest.mark.parametrize(("optimizers", "kwargs", "words"), WRONG)
+def test_wrong_arguments(optimizers, kwargs, words):
+    for optimizer in optimizers:
+        with pytest.raises(ValueError) as error:
+            optimizer(**kwargs)
+        for word in (*kwargs, *words):
+            assert word in str(error.value)
 
 
-@pytest.mark.parametrize("optimizer", [ScaledAdam, ks.optimizers.ScaledAdamW])
+@pytest.mark.parametrize("optimizer", ADAM)
 def test_config_gives_the_same_training(optimizer):
     schedule = keras.optimizers.schedules.ExponentialDecay(1e-2, 2, 0.5)
     first = optimizer(

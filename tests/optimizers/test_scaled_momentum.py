@@ -94,25 +94,6 @@ def test_without_momentum_there_is_no_state(state_dtype):
     np.testing.assert_allclose(stepper.values()[0], 0.9, rtol=1e-6)
 
 
-WRONG = [
-    ({"state_dtype": "float8_e5m2"}, ("state_dtype", "float8_e5m2", "float8")),
-    ({"state_dtype": {"velocity": "float8"}}, ("state_dtype", "velocity", "momentum")),
-    ({"state_dtype": {"momentum": 8}}, ("state_dtype", "{'momentum': 8}", "float8")),
-    ({"state_dtype": {}}, ("state_dtype", "{}", "momentum")),
-    ({"seed": 0.5}, ("seed", "0.5", "integer")),
-    ({"min_size": "4096"}, ("min_size", "'4096'", "at least 0")),
-]
-
-
-@pytest.mark.parametrize("optimizer", [Lion, SGD])
-@pytest.mark.parametrize(("kwargs", "words"), WRONG)
-def test_wrong_arguments(optimizer, kwargs, words):
-    with pytest.raises(ValueError) as error:
-        optimizer(**kwargs)
-    for word in words:
-        assert word in str(error.value)
-
-
 EIGHT_BITS = [
     (ks.optimizers.ScaledAdam, {"state_dtype": "float8"}),
     (

@@ -55,12 +55,12 @@ def mean_square(x):
     return clip_mean_square(ops.sum(ops.square(kept)) / count)
 
 
-def clip_mean_square(value):
-    """A mean square kept in [2**-126, 2**126]."""
+def clip_mean_square(value, ops=ops):
+    """A mean square kept in [2**-126, 2**126]. For ops see amax_to_scale."""
     return ops.clip(value, *SCALE_LIMITS)
 
 
-def mean_square_to_scale(value, format: Format):
+def mean_square_to_scale(value, format: Format, ops=ops):
     """Largest power of two at or below `sqrt(value)`, less the format's spare headroom.
 
     Half the exponent, rounded down. Data then has a root mean square in [1, 2), where
@@ -71,6 +71,7 @@ def mean_square_to_scale(value, format: Format):
     Args:
         value: float32 scalar, a mean square.
         format: the format of the scaled data. One without need of a scale gives 1.
+        ops: see amax_to_scale.
 
     Returns:
         float32 scalar, a power of two in [2**-67, 2**63]; 1 for a value of 0.
@@ -78,7 +79,7 @@ def mean_square_to_scale(value, format: Format):
     if not format.is_scaled:
         return ops.ones_like(value)
     spare = max(_split(format.max)[1] - HEADROOM, 0)
-    clipped = ops.view(clip_mean_square(value), "int32")
+    clipped = ops.view(clip_mean_square(value, ops), "int32")
     exponent = ops.right_shift(clipped, MANTISSA_BITS) - BIAS
     field = ops.right_shift(exponent, 1) + (BIAS - spare)
     scale = ops.view(ops.left_shift(field, MANTISSA_BITS), "float32")

@@ -5,6 +5,8 @@ import math
 
 import torch
 
+from keras_scalify.backend.torch_measures import is_eager
+
 # An operation on 2**16 elements takes 4 us, of which 1 us is the call.
 PART = 1 << 16
 
@@ -14,7 +16,7 @@ def update(function, variables, tensor, assign):
     """See parts.py. On a CPU, PART elements at a time if there are more."""
     values = [v.value for v in variables]
     count = tensor.numel()
-    if count <= PART or not _is_eager(tensor) or not _are_flat(values):
+    if count <= PART or not is_eager(tensor) or not _are_flat(values):
         new, more = function(0, values, tensor)
         _copy(values, new)
         return more
@@ -29,10 +31,6 @@ def update(function, variables, tensor, assign):
     return None if more[0] is None else torch.cat(more)
 
 
-def _is_eager(tensor) -> bool:
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 def _are_flat(values) -> bool:
     return all(v.is_contiguous() for v in values)
 
@@ -45,7 +43,7 @@ def _copy(targets, values):
 def indices(shape, like):
     """See parts.py. Not to be changed in place: one tensor serves many calls."""
     count = math.prod(shape)
-    if count > PART or not _is_eager(like):
+    if count > PART or not is_eager(like):
         index = torch.arange(count, dtype=torch.int32, device=like.device)
     else:
         index = _first_indices()[:count]

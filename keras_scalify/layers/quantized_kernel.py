@@ -4,6 +4,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_scalify import backend
 from keras_scalify.layers.scale_state import ScaleState
 from keras_scalify.layers.scaled_layer import dense_inputs, value_shapes
 from keras_scalify.layers.stored_kernel import StoredKernel
@@ -120,7 +121,7 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
 
     def _scale_of(self, role, tensor: ScaledTensor):
         square = ops.stop_gradient(tensor.mean_square)
-        return mean_square_to_scale(square, self.recipe.format(role))
+        return mean_square_to_scale(square, self.recipe.format(role), backend.arrays)
 
     def _exact(self, x: ScaledTensor) -> ScaledTensor:
         """Keras's own layer for the value, the rules for the mean square."""
@@ -129,7 +130,9 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
         if self.bias is not None:
-            square = clip_mean_square(square + parameter_square(self.bias))
+            square = clip_mean_square(
+                square + parameter_square(self.bias), backend.arrays
+            )
         # The rule is of the activation's argument: its value is not needed.
         square = activate(self.activation, ScaledTensor(value, square)).mean_square
         return ScaledTensor(value, square)
@@ -140,7 +143,9 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
         if self.bias is not None:
             bias = self.broadcast_bias(ops.cast(self.bias, self.compute_dtype))
             if is_scaled(y):
-                square = clip_mean_square(y.mean_square + parameter_square(self.bias))
+                square = clip_mean_square(
+                    y.mean_square + parameter_square(self.bias), backend.arrays
+                )
                 y = ScaledTensor(y.value, square)
         return activate_sum(self.activation, y, bias)
 

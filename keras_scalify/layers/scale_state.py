@@ -79,7 +79,7 @@ class ScaleState(keras.layers.Layer):
         if scaling == "static":
             return ops.convert_to_tensor(variable.value), ()
         amax = backend.amax(ops.stop_gradient(tensor))
-        measured = amax_to_scale(amax, row)
+        measured = amax_to_scale(amax, row, ops=backend.arrays)
         if scaling == "current":
             return measured, ((variable, measured),)
         window = getattr(self, f"{role}_window")
@@ -113,7 +113,8 @@ class ScaleState(keras.layers.Layer):
     def _from_window(self, role, window):
         """The scale of the largest amax in a window; 0 if the window is empty."""
         amax = ops.max(window)
-        scale = amax_to_scale(amax, self.recipe.format(role), self.recipe.margin)
+        row, margin = self.recipe.format(role), self.recipe.margin
+        scale = amax_to_scale(amax, row, margin, backend.arrays)
         return ops.where(amax > 0, scale, 0.0)
 
     def _roll(self, role, window, amax):

@@ -154,7 +154,7 @@ def propagate(forward: Callable, backward: Callable, *mean_squares):
     """
 
     def push(*values):
-        return clip_mean_square(forward(*values)), values
+        return clip_mean_square(forward(*values), backend.arrays), values
 
     def pull(values, cotangents, needed):
         gradients: Sequence = backward(cotangents[0], *values)
@@ -167,5 +167,5 @@ def times(x, forward: float, backward: float | None = None):
     """`forward * x`, with gradient `backward * h` (default: the derivative)."""
     same = isinstance(backward, (int, float)) and backward == forward
     if backward is None or same:
-        return x if forward == 1 else clip_mean_square(x * forward)
+        return x if forward == 1 else clip_mean_square(x * forward, backend.arrays)
     return propagate(lambda x: x * forward, lambda h, x: (h * backward,), x)

@@ -65,17 +65,19 @@ def propagated_product(product, x: ScaledTensor, w: ScaledTensor, recipe: Recipe
 
     def forward(x, w, x_square, w_square):
         scales = (
-            mean_square_to_scale(x_square, recipe.format("input")),
-            mean_square_to_scale(w_square, recipe.format("kernel")),
+            mean_square_to_scale(x_square, recipe.format("input"), backend.arrays),
+            mean_square_to_scale(w_square, recipe.format("kernel"), backend.arrays),
         )
         y, residuals = gradients.forward(x, w, scales, recipe)
-        square = clip_mean_square(gradients.fans[0] * x_square * w_square)
+        square = clip_mean_square(
+            gradients.fans[0] * x_square * w_square, backend.arrays
+        )
         return (y, square), (*residuals, x_square, w_square)
 
     def backward(residuals, cotangents, needed):
         *operands, x_square, w_square = residuals
         g, h = cotangents
-        g_scale = mean_square_to_scale(h, recipe.format("gradient"))
+        g_scale = mean_square_to_scale(h, recipe.format("gradient"), backend.arrays)
         dx, dw = gradients(operands, g, g_scale, recipe, needed)
         _, outputs, rows = gradients.fans
         return dx, dw, outputs * w_square * h, rows * x_square * h
@@ -121,5 +123,5 @@ def _measured_scale(g, g_scale, recipe: Recipe):
     if recipe.gradient_scaling == "static":
         return g_scale, ops.zeros_like(g_scale)
     amax = backend.amax(g)
-    measured = amax_to_scale(amax, recipe.format("gradient"))
+    measured = amax_to_scale(amax, recipe.format("gradient"), ops=backend.arrays)
     return ops.where(g_scale > 0, g_scale, measured), amax

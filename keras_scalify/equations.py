@@ -55,15 +55,13 @@ def parse(equation: str) -> Equation:
     """
     operands, _, y = str(equation).replace(" ", "").partition("->")
     x, _, w = operands.partition(",")
-    terms = (x, w, y)
     if not y.isalpha() or not x.isalpha() or not w.isalpha():
         raise ValueError(
             f"`equation` must be of the form 'ab,bc->ac'. "
             f"Received: equation={equation!r}"
         )
-    for term in terms:
-        lonely = [c for c in term if sum(c in t for t in terms) < 2]
-        if len(set(term)) < len(term) or lonely:
+    for term, others in (x, w + y), (w, x + y), (y, x + w):
+        if len(set(term)) < len(term) or not set(term) <= set(others):
             raise ValueError(
                 "every label of `equation` must stand in two of its three terms, once "
                 f"in each. Received: equation={equation!r}"
@@ -72,8 +70,8 @@ def parse(equation: str) -> Equation:
         x=x,
         w=w,
         y=y,
-        batch="".join(c for c in y if c in x and c in w),
-        contracted="".join(c for c in x if c not in y),
-        x_free="".join(c for c in x if c not in w),
-        w_free="".join(c for c in w if c not in x),
+        batch="".join([c for c in y if c in x and c in w]),
+        contracted="".join([c for c in x if c not in y]),
+        x_free="".join([c for c in x if c not in w]),
+        w_free="".join([c for c in w if c not in x]),
     )

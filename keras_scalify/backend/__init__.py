@@ -20,6 +20,7 @@ imported.
 | mean_square(x) | mean(x**2), float32, positive and finite |
 | quantize(x, scale, format) | the operand: x / scale, clipped and rounded |
 | recomputed(function, tensors, apart) | its value; backward from its arguments |
+| scalar(function, x, *arguments) | function of a scalar, as lean as can be |
 | transpose(function, shape, cotangent) | the transpose of a linear function |
 | update(function, variables, tensor, assign) | variables from their elements |
 """
@@ -55,5 +56,6 @@ is_native = _active.is_native
 mean_square = _active.mean_square
 quantize = _active.quantize
 recomputed = _active.recomputed
+scalar = _active.scalar
 transpose = _active.transpose
 update = _active.update

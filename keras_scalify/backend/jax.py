@@ -9,7 +9,7 @@ from jax import lax
 
 from keras_scalify import config, scaling
 from keras_scalify.backend import measurement
-from keras_scalify.backend.parts import arrays, indices, update
+from keras_scalify.backend.parts import arrays, dense, indices, scalar, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -29,6 +29,7 @@ __all__ = [
     "mean_square",
     "quantize",
     "recomputed",
+    "scalar",
     "transpose",
     "update",
 ]
@@ -187,11 +188,6 @@ def transpose(function, shape, cotangent):
     """The transpose of a function linear in a float32 tensor of this shape."""
     pull = jax.linear_transpose(function, jax.ShapeDtypeStruct(shape, "float32"))
     return pull(cotangent.astype("float32"))[0]
-
-
-def dense(x):
-    """x: gradients are dense."""
-    return x
 
 
 def attention_dtype(dtype: str) -> str:

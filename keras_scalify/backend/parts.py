@@ -5,7 +5,7 @@ import math
 from keras import ops
 from keras import ops as arrays
 
-__all__ = ["arrays", "indices", "update"]
+__all__ = ["arrays", "dense", "indices", "scalar", "update"]
 
 
 def update(function, variables, tensor, assign):
@@ -26,6 +26,20 @@ def update(function, variables, tensor, assign):
     for variable, value in zip(variables, new, strict=True):
         assign(variable, value)
     return more
+
+
+def dense(x):
+    """x: gradients are dense."""
+    return x
+
+
+def scalar(function, x, *arguments):
+    """function(x, *arguments) of a float32 scalar; no gradient passes.
+
+    Args:
+        function: takes `ops` too, the functions it calls.
+    """
+    return function(x, *arguments)
 
 
 def indices(shape, like):

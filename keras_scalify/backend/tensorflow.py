@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_scalify import config, scaling
 from keras_scalify.backend import measurement
-from keras_scalify.backend.parts import arrays, indices, update
+from keras_scalify.backend.parts import arrays, indices, scalar, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -24,6 +24,7 @@ __all__ = [
     "mean_square",
     "quantize",
     "recomputed",
+    "scalar",
     "transpose",
     "update",
 ]

@@ -6,6 +6,7 @@ import torch
 
 from keras_scalify.backend import torch_arrays as arrays
 from keras_scalify.backend.torch_measures import amax, mean_square
+from keras_scalify.backend.torch_numbers import scalar
 from keras_scalify.backend.torch_parts import indices, update
 from keras_scalify.backend.torch_products import einsum
 from keras_scalify.backend.torch_rounding import is_native, quantize
@@ -25,6 +26,7 @@ __all__ = [
     "mean_square",
     "quantize",
     "recomputed",
+    "scalar",
     "transpose",
     "update",
 ]

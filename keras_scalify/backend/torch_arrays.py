@@ -7,6 +7,7 @@ The numerics of the optimizers are some 60 operations a variable: they call thes
 import torch
 
 abs = torch.abs
+add = torch.add
 expand_dims = torch.unsqueeze
 left_shift = torch.bitwise_left_shift
 ones_like = torch.ones_like
@@ -17,6 +18,7 @@ sign = torch.sign
 sqrt = torch.sqrt
 square = torch.square
 where = torch.where
+zeros_like = torch.zeros_like
 
 
 def cast(x, dtype: str):

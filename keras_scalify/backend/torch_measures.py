@@ -11,7 +11,7 @@ from keras_scalify.scaling import mean_square as masked_mean_square
 
 def is_eager(x) -> bool:
     """Whether nothing is compiled, on a CPU, where reading one number is free."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.is_cpu and not torch.compiler.is_compiling()
 
 
 def is_finite(x) -> bool:

@@ -15,25 +15,38 @@ def einsum(equation: Equation, a, b, scales, dtype):
     if equation.batch or not a.numel() * b.numel():
         y = torch.einsum(str(equation), a.float(), b.float())
         return _rescaled(y, scales).to(dtype)
-    rows, columns = _matrix(a, equation.x, equation), _matrix(b, equation.w, equation)
+    left = _matrix(a, equation.x, equation.x_free, equation.contracted)
+    right = _matrix(b, equation.w, equation.contracted, equation.w_free)
     native = a.itemsize == b.itemsize == 1
-    y = (_scaled_mm if native else _mm)(rows, columns, scales, dtype)
+    y = (_scaled_mm if native else _mm)(left, right, scales, dtype)
     sizes = dict(zip(equation.x + equation.w, a.shape + b.shape, strict=True))
     y = y.reshape([sizes[c] for c in equation.product])
-    return y.permute([equation.product.index(c) for c in equation.y]).to(dtype)
+    return _permuted(y, equation.product, equation.y).to(dtype)
 
 
-def _mm(rows, columns, scales, dtype):
+def _matrix(tensor, labels: str, rows: str, columns: str):
+    """An operand as a matrix."""
+    tensor = _permuted(tensor, labels, rows + columns)
+    return tensor.reshape(tensor.shape[: len(rows)].numel(), -1)
+
+
+def _permuted(tensor, labels: str, order: str):
+    if labels == order:
+        return tensor
+    return tensor.permute([labels.index(c) for c in order])
+
+
+def _mm(left, right, scales, dtype):
     """The float32 product; in one pass if the scales can be read and multiplied."""
-    rows, columns = rows.float(), columns.float().t()
-    if not is_eager(rows):
-        return _rescaled(rows @ columns, scales)
+    left, right = left.float(), right.float()
+    if not is_eager(left):
+        return _rescaled(left @ right, scales)
     first, second = (scale.item() for scale in scales)
     low, high = SAFE_SCALES
     if not all(low <= s <= high for s in (first, second, first * second)):
-        return _rescaled(rows @ columns, scales)
-    nothing = rows.new_zeros(())
-    return torch.addmm(nothing, rows, columns, beta=0, alpha=first * second)
+        return _rescaled(left @ right, scales)
+    nothing = left.new_zeros(())
+    return torch.addmm(nothing, left, right, beta=0, alpha=first * second)
 
 
 def _rescaled(y, scales):
@@ -41,18 +54,12 @@ def _rescaled(y, scales):
     return y.mul_(scales[0]).mul_(scales[1])
 
 
-def _scaled_mm(rows, columns, scales, dtype):
+def _scaled_mm(left, right, scales, dtype):
     """The float8 library call: row- times column-major, sizes in multiples of 16."""
     wide = dtype if dtype == torch.bfloat16 else torch.float32
-    y = torch._scaled_mm(_pad(rows), _pad(columns).t(), *scales, out_dtype=wide)
-    return y[: len(rows), : len(columns)]
-
-
-def _matrix(tensor, term: str, equation: Equation):
-    """An operand as a matrix, free labels by contracted labels."""
-    free = [c for c in equation.product if c in term]
-    permuted = tensor.permute([term.index(c) for c in [*free, *equation.contracted]])
-    return permuted.reshape(permuted.shape[: len(free)].numel(), -1)
+    columns = _pad(right.t()).t()
+    y = torch._scaled_mm(_pad(left), columns, *scales, out_dtype=wide)
+    return y[: left.shape[0], : right.shape[1]]
 
 
 def _pad(matrix):

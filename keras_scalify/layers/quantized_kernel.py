@@ -121,7 +121,7 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
 
     def _scale_of(self, role, tensor: ScaledTensor):
         square = ops.stop_gradient(tensor.mean_square)
-        return mean_square_to_scale(square, self.recipe.format(role), backend.arrays)
+        return backend.scalar(mean_square_to_scale, square, self.recipe.format(role))
 
     def _exact(self, x: ScaledTensor) -> ScaledTensor:
         """Keras's own layer for the value, the rules for the mean square."""

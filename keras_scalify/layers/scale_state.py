@@ -79,7 +79,7 @@ class ScaleState(keras.layers.Layer):
         if scaling == "static":
             return ops.convert_to_tensor(variable.value), ()
         amax = backend.amax(ops.stop_gradient(tensor))
-        measured = amax_to_scale(amax, row, ops=backend.arrays)
+        measured = backend.scalar(amax_to_scale, amax, row)
         if scaling == "current":
             return measured, ((variable, measured),)
         window = getattr(self, f"{role}_window")
@@ -114,7 +114,7 @@ class ScaleState(keras.layers.Layer):
         """The scale of the largest amax in a window; 0 if the window is empty."""
         amax = ops.max(window)
         row, margin = self.recipe.format(role), self.recipe.margin
-        scale = amax_to_scale(amax, row, margin, backend.arrays)
+        scale = backend.scalar(amax_to_scale, amax, row, margin)
         return ops.where(amax > 0, scale, 0.0)
 
     def _roll(self, role, window, amax):

@@ -30,7 +30,8 @@ class ScaledLayer:
         self._convert_input_args = False
 
     def __call__(self, *args, **kwargs):
-        args, kwargs = keras.tree.map_structure(_as_tensor, (args, kwargs))
+        args = tuple([_as_tensors(x) for x in args])
+        kwargs = {name: _as_tensors(x) for name, x in kwargs.items()}
         return super().__call__(*args, **kwargs)
 
     def _assert_input_compatibility(self, first):
@@ -88,6 +89,12 @@ class ScaledLayer:
         if dtype == self.compute_dtype or (floats_only and "float" not in dtype):
             return inputs
         return ops.cast(inputs, self.compute_dtype)
+
+
+def _as_tensors(x):
+    """The arrays in a structure as tensors. Walking one costs as much as ten checks."""
+    is_leaf = x is None or isinstance(x, bool) or ops.is_tensor(x)
+    return x if is_leaf else keras.tree.map_structure(_as_tensor, x)
 
 
 def _as_tensor(x):

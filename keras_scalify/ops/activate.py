@@ -1,9 +1,9 @@
 """The activation of a layer, given as Keras keeps it: a function or None."""
 
 import keras
-from keras import ops
 
 from keras_scalify import backend
+from keras_scalify.backend import arrays
 from keras_scalify.ops.activations import CURVES, HOMOGENEOUS, curve_mean_square, glu
 from keras_scalify.ops.normalization import exp, log_softmax, softmax
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
@@ -76,7 +76,7 @@ def activate_sum(activation, x, bias):
 
 
 def _sum(x, bias=None):
-    return x if bias is None else ops.add(x, bias)
+    return x if bias is None else arrays.add(x, bias)
 
 
 def _name(activation) -> str:

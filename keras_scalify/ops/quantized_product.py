@@ -4,6 +4,7 @@ from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_scalify import backend
+from keras_scalify.backend import arrays
 from keras_scalify.recipes import Recipe
 from keras_scalify.scaled_tensor import ScaledTensor
 from keras_scalify.scaling import (
@@ -43,7 +44,7 @@ def quantized_product(product, x, w, scales, g_scale, g_amax, recipe: Recipe):
         *operands, g_scale = residuals
         g_scale, amax = _measured_scale(cotangents[0], g_scale, recipe)
         dx, dw = gradients(operands, cotangents[0], g_scale, recipe, needed)
-        zero = ops.zeros_like(g_scale)
+        zero = arrays.zeros_like(g_scale)
         channel = () if g_amax is None else (amax,)
         return (dx, dw, zero, zero, zero, *channel)
 
@@ -62,24 +63,23 @@ def propagated_product(product, x: ScaledTensor, w: ScaledTensor, recipe: Recipe
         ScaledTensor.
     """
     gradients = _Gradients(product, x.value, w.value)
+    fans = product.fans(x.value, w.value)
 
     def forward(x, w, x_square, w_square):
         scales = (
-            mean_square_to_scale(x_square, recipe.format("input"), backend.arrays),
-            mean_square_to_scale(w_square, recipe.format("kernel"), backend.arrays),
+            _propagated_scale(x_square, recipe, "input"),
+            _propagated_scale(w_square, recipe, "kernel"),
         )
         y, residuals = gradients.forward(x, w, scales, recipe)
-        square = clip_mean_square(
-            gradients.fans[0] * x_square * w_square, backend.arrays
-        )
+        square = clip_mean_square(fans[0] * x_square * w_square, arrays)
         return (y, square), (*residuals, x_square, w_square)
 
     def backward(residuals, cotangents, needed):
         *operands, x_square, w_square = residuals
         g, h = cotangents
-        g_scale = mean_square_to_scale(h, recipe.format("gradient"), backend.arrays)
+        g_scale = _propagated_scale(h, recipe, "gradient")
         dx, dw = gradients(operands, g, g_scale, recipe, needed)
-        _, outputs, rows = gradients.fans
+        _, outputs, rows = fans
         return dx, dw, outputs * w_square * h, rows * x_square * h
 
     y = backend.custom_vjp(forward, backward)(
@@ -95,7 +95,6 @@ class _Gradients:
         self.product = product
         self.dtypes = standardize_dtype(x.dtype), standardize_dtype(w.dtype)
         self.shapes = ops.shape(x), ops.shape(w)
-        self.fans = product.fans(x, w)
 
     def forward(self, x, w, scales, recipe: Recipe):
         """y, and the quantized operands with their scales."""
@@ -121,7 +120,11 @@ class _Gradients:
 def _measured_scale(g, g_scale, recipe: Recipe):
     """The scale of g and its amax."""
     if recipe.gradient_scaling == "static":
-        return g_scale, ops.zeros_like(g_scale)
+        return g_scale, arrays.zeros_like(g_scale)
     amax = backend.amax(g)
-    measured = amax_to_scale(amax, recipe.format("gradient"), ops=backend.arrays)
-    return ops.where(g_scale > 0, g_scale, measured), amax
+    measured = backend.scalar(amax_to_scale, amax, recipe.format("gradient"))
+    return arrays.where(g_scale > 0, g_scale, measured), amax
+
+
+def _propagated_scale(square, recipe: Recipe, role: str):
+    return backend.scalar(mean_square_to_scale, square, recipe.format(role))

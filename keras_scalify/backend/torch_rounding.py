@@ -7,6 +7,10 @@ from keras_scalify.backend.torch_measures import is_eager, is_finite
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
 
+# Elements of which the intermediate results stay in the cache. The memory of larger
+# ones also goes back to the system, and each new page of it costs more than its bytes.
+PART = 1 << 18
+
 
 def is_native() -> bool:
     """Real float8 arrays: as set by config, by default on a GPU that has float8."""
@@ -28,9 +32,16 @@ def quantize(x, scale, format: Format):
 
 def _cast_and_back(x, scale, format: Format):
     """round_to_format by Torch's own cast, in a third of the passes over memory."""
-    scaled = (x * (1.0 / scale.item())).clamp_(-format.max, format.max)
-    rounded = _widened(scaled.to(getattr(torch, format.name)))
+    inverse, narrow = 1.0 / scale.item(), getattr(torch, format.name)
+    rounded = torch.empty(x.shape, device=x.device)
+    for part, out in zip(_parts(x), _parts(rounded), strict=True):
+        scaled = (part * inverse).clamp_(-format.max, format.max)
+        _widen(scaled.to(narrow), out)
     return rounded if is_finite(x) else _visible(x, rounded, format)
+
+
+def _parts(x):
+    return [x] if x.numel() <= PART else x.reshape(-1).split(PART)
 
 
 def _visible(x, rounded, format: Format):
@@ -38,12 +49,14 @@ def _visible(x, rounded, format: Format):
     return torch.where(x.isfinite(), rounded, x if format.has_inf else float("nan"))
 
 
-def _widened(narrow):
-    """Any narrow float as float32; float8 through float16, whose bits it shares."""
+def _widen(narrow, out):
+    """Any narrow float into float32; float8 by float16, whose bits it shares."""
     if narrow.dtype == torch.float8_e5m2:  # the upper byte of a float16
         half = narrow.view(torch.int8).to(torch.int16).mul_(1 << 8)
-        return half.view(torch.float16).float()
-    if narrow.dtype == torch.float8_e4m3fn:  # exponents 8 lower: the second bit is 0
+        out.copy_(half.view(torch.float16))
+    elif narrow.dtype == torch.float8_e4m3fn:  # exponents 8 lower: the second bit is 0
         half = narrow.view(torch.int8).to(torch.int16).mul_(1 << 7)
-        return half.bitwise_and_(~(1 << 14)).view(torch.float16).float().mul_(2.0**8)
-    return narrow.float()
+        half.bitwise_and_(~(1 << 14))
+        out.copy_(half.view(torch.float16)).mul_(2.0**8)
+    else:
+        out.copy_(narrow)

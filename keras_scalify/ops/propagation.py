@@ -126,13 +126,17 @@ def all_scaled(name: str, operands: dict) -> bool:
 
 def refuse_symbolic(name: str, operands: dict) -> None:
     """Raise a ValueError if an operand is symbolic: an op is no node of a graph."""
-    for x in keras.tree.flatten(list(operands.values())):
-        if isinstance(x, keras.KerasTensor):
-            raise ValueError(
-                f"keras_scalify.ops.{name} does not take symbolic tensors. In a "
-                "functional model use the layer of that name, or call the op inside "
-                "the call of a layer of your own."
-            )
+    if any(map(_is_symbolic, operands.values())):
+        raise ValueError(
+            f"keras_scalify.ops.{name} does not take symbolic tensors. In a "
+            "functional model use the layer of that name, or call the op inside the "
+            "call of a layer of your own."
+        )
+
+
+def _is_symbolic(x) -> bool:
+    nested = isinstance(x, (list, tuple))
+    return any(map(_is_symbolic, x)) if nested else isinstance(x, keras.KerasTensor)
 
 
 def _as_scaled(x):

@@ -5,7 +5,8 @@ import torch
 from keras_scalify.backend.torch_measures import is_eager
 from keras_scalify.equations import Equation
 
-# Where no order of two powers of two and a sum of products on narrow grids rounds.
+# If both scales and their product lie within, no order of multiplying rounds: what has
+# a scale is float8 or float16, and sums of their products are multiples of 2**-48.
 SAFE_SCALES = 2.0**-60, 2.0**60
 
 

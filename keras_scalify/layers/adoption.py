@@ -109,7 +109,7 @@ def release(layer, kernel=None) -> None:
         kernel: the variable of the kernel, if `adopt` replaced it. Default: the one
             there is, or of a kernel that rests narrow a wide one.
     """
-    stock = keras_class(type(layer))
+    stock = layer.stock_class
     scaled = _unbuilt(layer, type(layer), settings_of(layer))
     _drop(layer, stock, _added(scaled, _unbuilt(layer, stock, {})), kernel)
 
@@ -152,8 +152,10 @@ def _drop(layer, stock, added, kernel):
         for name in added:
             if hasattr(layer, name):
                 delattr(layer, name)
-        layer.__class__ = stock
-        private.copy_call(_unbuilt(layer, stock, {}), layer)
+        layer.__class__, pattern = stock, _unbuilt(layer, stock, {})
+        for name in _added(pattern, layer):
+            setattr(layer, name, getattr(pattern, name))
+        private.copy_call(pattern, layer)
     private.register_variables(layer)
 
 

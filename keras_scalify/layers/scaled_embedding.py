@@ -49,11 +49,17 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
     def __init__(self, *args, recipe: Any = "float8", scaled: bool = False, **kwargs):
         weights = kwargs.pop("weights", None)
         super().__init__(*args, recipe=recipe, **kwargs)
-        self.scaled = scaled
+        self.scaled, self.is_reversed = scaled, False
         if weights is not None:  # the table alone: Keras's would want the scales too
             self.build()
             single = isinstance(weights, list) and len(weights) == 1
             self.assign_kernel(weights[0] if single else weights)
+
+    @property
+    def stock_class(self):
+        """Keras's ReversibleEmbedding, if this layer was called with reverse=True."""
+        layers = keras.layers
+        return layers.ReversibleEmbedding if self.is_reversed else layers.Embedding
 
     @property
     def kernel_variable(self):
@@ -72,6 +78,7 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
 
     def call(self, inputs, reverse=False, training=None):
         if reverse:
+            self.is_reversed = True
             return super().call(inputs, training=training)
         value = keras.layers.Embedding.call(self, inputs)
         if not self.scaled:
@@ -98,6 +105,7 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
         if not reverse:
             spec = keras.layers.Embedding.compute_output_spec(self, inputs)
             return as_output(spec) if self.scaled else spec
+        self.is_reversed = True
         value = inputs[0] if is_scaled(inputs) else inputs
         shape = (*value.shape[:-1], self.input_dim)
         spec = keras.KerasTensor(shape, dtype=self.compute_dtype)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 from keras.backend import standardize_dtype
 
+from keras_scalify.layers.registration import keras_class
 from keras_scalify.ops.propagation import all_scaled
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
 
@@ -63,6 +64,11 @@ class ScaledLayer:
     # As far as `supports_masking` goes, which Keras derives from it, no compute_mask of
     # its own (3.15).
     compute_mask._is_default = True
+
+    @property
+    def stock_class(self):
+        """The class of Keras that computes the same without scales."""
+        return keras_class(type(self))
 
     def add_state(self):
         """Create what a built layer of Keras lacks. Most layers lack nothing."""

@@ -285,3 +285,16 @@ def test_keras_has_what_the_conversion_relies_on():
     assert operation is graph.layers[-1]
     assert keras_private.source(inputs[0])[0] is graph.layers[-2]
     assert (graph.layers[0], graph.layers[1]) in keras_private.edges(graph)
+
+
+def test_a_tied_embedding_becomes_a_reversible_one(tmp_path):
+    table = ks.layers.ScaledEmbedding(9, 16, recipe="float32")
+    ids = keras.Input((3,), dtype="int32")
+    model, x = keras.Model(ids, table(table(ids), reverse=True)), np.arange(6) % 9
+    x = x.reshape(2, 3).astype("int32")
+    y = predict(model, x)
+    ks.unscalify(model)
+    assert type(model.layers[-1]) is layers.ReversibleEmbedding
+    model.save(tmp_path / "model.keras")
+    for each in model, keras.models.load_model(tmp_path / "model.keras"):
+        assert_same(predict(each, x), y)

@@ -8,9 +8,8 @@ with the same bits.
 from keras import ops
 
 from keras_scalify.formats import Format
-from keras_scalify.scaling import BIAS, MANTISSA_BITS
+from keras_scalify.scaling import BIAS, EXPONENT_MASK, MANTISSA_BITS
 
-EXPONENT_MASK = 0xFF << MANTISSA_BITS
 HALF = 1 << (MANTISSA_BITS - 1)  # the mantissa of 1.5
 SIGN = -(1 << 31)
 

@@ -11,6 +11,7 @@ from keras_scalify.formats import Format
 
 MANTISSA_BITS = 23
 MANTISSA_MASK = (1 << MANTISSA_BITS) - 1
+EXPONENT_MASK = 0xFF << MANTISSA_BITS
 BIAS = 127
 # Scales stay in [2**-126, 2**126], so that a scale and its reciprocal are both normal
 # numbers.
@@ -36,7 +37,7 @@ def finite_amax(x, axis=None):
     return ops.max(magnitude, axis=axis, initial=0.0)
 
 
-def mean_square(x):
+def mean_square(x, total=ops.sum):
     """`mean(x_i**2)`, in [2**-126, 2**126].
 
     One pass. Non-finite entries count as 0, finite ones as at most 2**62, so that the
@@ -45,6 +46,7 @@ def mean_square(x):
 
     Args:
         x: float tensor, any shape, also empty.
+        total: what sums all entries of a tensor.
 
     Returns:
         float32 scalar, positive and finite.
@@ -52,7 +54,7 @@ def mean_square(x):
     wide = ops.cast(x, "float32")
     kept = ops.where(ops.isfinite(wide), ops.clip(wide, -(2.0**62), 2.0**62), 0.0)
     count = ops.maximum(ops.cast(ops.size(wide), "float32"), 1.0)
-    return clip_mean_square(ops.sum(ops.square(kept)) / count)
+    return clip_mean_square(total(ops.square(kept)) / count)
 
 
 def clip_mean_square(value, ops=ops):
@@ -69,20 +71,20 @@ def mean_square_to_scale(value, format: Format, ops=ops):
     above the root mean square, and gradients have their long tail below.
 
     Args:
-        value: float32 scalar, a mean square.
+        value: float32 scalar, a mean square, or infinity where many add up.
         format: the format of the scaled data. One without need of a scale gives 1.
         ops: see amax_to_scale.
 
     Returns:
-        float32 scalar, a power of two in [2**-67, 2**63]; 1 for a value of 0.
+        float32 scalar, a power of two in [2**-68, 2**64]; 1 for a value of 0.
     """
     if not format.is_scaled:
         return ops.ones_like(value)
     spare = max(_split(format.max)[1] - HEADROOM, 0)
-    clipped = ops.view(clip_mean_square(value, ops), "int32")
-    exponent = ops.right_shift(clipped, MANTISSA_BITS) - BIAS
-    field = ops.right_shift(exponent, 1) + (BIAS - spare)
-    scale = ops.view(ops.left_shift(field, MANTISSA_BITS), "float32")
+    # Half of the sum of the exponent's field and its bias. The odd bit is masked.
+    half = ops.right_shift(ops.view(value, "int32"), 1)
+    half = half + ((BIAS - 2 * spare) << (MANTISSA_BITS - 1))
+    scale = ops.view(ops.bitwise_and(half, EXPONENT_MASK), "float32")
     return ops.where(value > 0, scale, 1.0)
 
 

@@ -8,7 +8,7 @@ import keras
 from jax import lax
 
 from keras_scalify import config, scaling
-from keras_scalify.backend import measurement
+from keras_scalify.backend import jax_measures
 from keras_scalify.backend.parts import arrays, dense, indices, scalar, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
@@ -48,12 +48,12 @@ def is_native() -> bool:
 
 def amax(x, axis=None):
     """Largest finite magnitude along the axis, float32; 0 where there is none."""
-    return (scaling.finite_amax if is_native() else measurement.amax)(x, axis)
+    return (scaling.finite_amax if is_native() else jax_measures.amax)(x, axis)
 
 
 def mean_square(x):
     """mean(x**2), a float32 scalar, positive and finite."""
-    return scaling.mean_square(x) if is_native() else measurement.mean_square(x)
+    return scaling.mean_square(x) if is_native() else jax_measures.mean_square(x)
 
 
 def constant(function):

@@ -8,6 +8,7 @@ import torch
 
 abs = torch.abs
 add = torch.add
+bitwise_and = torch.bitwise_and
 expand_dims = torch.unsqueeze
 left_shift = torch.bitwise_left_shift
 ones_like = torch.ones_like

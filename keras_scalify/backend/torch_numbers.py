@@ -17,6 +17,7 @@ def scalar(function, x, *arguments):
 class _Numbers:
     """Functions of keras.ops for Python's numbers, as far as scaling.py needs them."""
 
+    bitwise_and = operator.and_
     left_shift, right_shift = operator.lshift, operator.rshift
 
     @staticmethod

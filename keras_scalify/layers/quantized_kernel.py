@@ -19,7 +19,7 @@ from keras_scalify.ops.quantized_product import (
 )
 from keras_scalify.recipes import ROLES, Recipe, get_recipe, recipe_config
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
-from keras_scalify.scaling import clip_mean_square, mean_square_to_scale
+from keras_scalify.scaling import mean_square_to_scale
 
 
 class QuantizedKernel(WatchedKernel, StoredKernel):
@@ -130,9 +130,7 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
         fans = self.product(x.value).fans(x.value, kernel)
         square = product_square(fans, x.mean_square, parameter_square(kernel))
         if self.bias is not None:
-            square = clip_mean_square(
-                square + parameter_square(self.bias), backend.arrays
-            )
+            square = square + parameter_square(self.bias)
         # The rule is of the activation's argument: its value is not needed.
         square = activate(self.activation, ScaledTensor(value, square)).mean_square
         return ScaledTensor(value, square)
@@ -143,9 +141,7 @@ class QuantizedKernel(WatchedKernel, StoredKernel):
         if self.bias is not None:
             bias = self.broadcast_bias(ops.cast(self.bias, self.compute_dtype))
             if is_scaled(y):
-                square = clip_mean_square(
-                    y.mean_square + parameter_square(self.bias), backend.arrays
-                )
+                square = y.mean_square + parameter_square(self.bias)
                 y = ScaledTensor(y.value, square)
         return activate_sum(self.activation, y, bias)
 

@@ -31,7 +31,7 @@ def subtract(x1, x2):
 
 def _sum(op, x1, x2):
     x1, x2 = _broadcast(x1, x2)
-    square = clip_mean_square(_square(x1) + _square(x2))
+    square = _square(x1) + _square(x2)
     return ScaledTensor(op(_value(x1), _value(x2)), square)
 
 

@@ -10,7 +10,6 @@ from keras_scalify.ops.entry import rescale_gradient
 from keras_scalify.ops.gaussian import SOFTMAX_FIRST, lookup, softmax_moments
 from keras_scalify.ops.propagation import propagate, scaled_op, times
 from keras_scalify.scaled_tensor import ScaledTensor, is_scaled
-from keras_scalify.scaling import clip_mean_square
 
 
 def softmax_square(square, size):
@@ -125,7 +124,7 @@ def _normalized(op, x, gamma, beta, settings):
 def affine_square(gamma, beta):
     """The mean square of a normalized tensor times gamma plus beta."""
     square = ops.ones((), "float32") if gamma is None else parameter_square(gamma)
-    return square if beta is None else clip_mean_square(square + parameter_square(beta))
+    return square if beta is None else square + parameter_square(beta)
 
 
 def parameter_square(x):

@@ -9,11 +9,18 @@
 """
 
 import functools
+import pathlib
+import sys
 import warnings
 
+import _steps
 import keras
+import numpy as np
 
 import keras_scalify as ks
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
+import gpt  # noqa: E402  (found by the path above)
 
 PROPAGATED = "-propagated"
 WITH_KERNEL = ("Dense", "MultiHeadAttention")
@@ -45,12 +52,34 @@ def model(variant: str, policy: str, shape, body):
     x = ks.layers.Scale(dtype=policy)(x) if travels else x
     y = body(layers_of(variant, policy), x)
     y = ks.layers.Unscale(dtype=policy)(y) if travels else y
-    found = keras.Model(inputs, y)
+    return quantized(keras.Model(inputs, y), variant)
+
+
+def quantized(model, variant: str):
+    """The model, in Keras's own float8 if that is the variant."""
     if variant == "keras-float8":
         with warnings.catch_warnings():  # of each layer without a kernel
             warnings.simplefilter("ignore")
-            found.quantize("float8")
-    return found
+            model.quantize("float8")
+    return model
+
+
+def gpt_model(variant: str, *arguments: str):
+    """The model of examples/gpt.py, arguments as on its command line, and ids."""
+    args = gpt.parser.parse_args(arguments)
+    own, travels = variant in ("dense", "keras-float8"), variant.endswith(PROPAGATED)
+    args.precision = variant
+    gpt.PRECISIONS[variant] = "float32" if own else recipe(variant), travels, "float32"
+    model = gpt.build(args)
+    model = quantized(ks.unscalify(model), variant) if own else model
+    ids = np.random.default_rng(0).integers(0, gpt.BYTES, (args.batch, args.context))
+    return model, ids.astype("int32")
+
+
+def gpt_step(model, ids, optimizer):
+    """A training step of it; what it learns to predict does not matter."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return _steps.keras_step(model, optimizer, loss, ids, ids)
 
 
 def mlp(variant: str, policy: str, width: int, activation="gelu", depth: int = 2):

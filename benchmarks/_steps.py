@@ -110,16 +110,37 @@ def keras_step(model, optimizer, loss, x, y):
     return step(model, optimizer, loss, x, y)
 
 
-def median_times(steps: dict, rounds: int, warm_up: int = 3) -> dict[str, float]:
-    """Median seconds of each step, taken in turns so that all see the same machine."""
+def times(steps: dict, rounds: int, warm_up: int = 3) -> dict[str, np.ndarray]:
+    """Seconds of each step, taken in turns so that all see the same machine."""
     for step in steps.values():
         for _ in range(warm_up):
             if not np.isfinite(step()):
                 raise ValueError("the loss is not finite")
-    times = {name: [] for name in steps}
+    seconds = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
             start = time.perf_counter()
             step()
-            times[name].append(time.perf_counter() - start)
-    return {name: float(np.median(t)) for name, t in times.items()}
+            seconds[name].append(time.perf_counter() - start)
+    return {name: np.array(s) for name, s in seconds.items()}
+
+
+def repeated_times(build, rounds: int, repeats: int) -> dict[str, np.ndarray]:
+    """The times of steps that are built anew for every repeat.
+
+    Where their tensors come to lie in memory is worth some percent, and stays so for
+    as long as a step lives.
+    """
+    repeated = [times(build(), rounds) for _ in range(repeats)]
+    return {name: np.concatenate([r[name] for r in repeated]) for name in repeated[0]}
+
+
+def figures(seconds: dict[str, np.ndarray], first: str) -> dict[str, dict]:
+    """Each step's median time, and its median ratio to another's in the same turn."""
+    return {
+        name: {
+            "ms": float(1e3 * np.median(s)),
+            "ratio": float(np.median(s / seconds[first])),
+        }
+        for name, s in seconds.items()
+    }

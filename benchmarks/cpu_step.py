@@ -1,12 +1,14 @@
 """Time of a training step on a CPU, against Keras's own layers and other libraries.
 
-MLPs of three layers, Adam; steps of all variants in turns in one process, medians, and
-ratios to Keras's Dense in float32. JAX and TensorFlow compile the step, Torch does not.
+MLPs of three layers, and the GPT of examples/gpt.py; Adam. Steps of all variants in
+turns in one process, medians, and ratios to Keras's own layers in float32, each to the
+time of the same turn. JAX and TensorFlow compile the step, Torch does not.
 
-    KERAS_BACKEND=torch ./dev bench cpu_step [--sizes 1024/256] [--rounds 41]
+    KERAS_BACKEND=torch ./dev bench cpu_step [--sizes 1024/256 gpt] [--rounds 41]
 """
 
 import argparse
+import functools
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
@@ -35,16 +37,17 @@ VARIANTS = {  # name: (model's variant, optimizer)
 }
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--sizes", nargs="+", default=["512/128", "1024/256", "2048/256"])
+SIZES = ["512/128", "1024/256", "2048/256", "gpt"]  # width/batch of an MLP
+parser.add_argument("--sizes", nargs="+", default=SIZES)
 parser.add_argument("--rounds", type=int, default=21)
+parser.add_argument("--repeats", type=int, default=3)
 parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
 
 
-def steps(size: str, variants):
+def mlp_steps(size: str, variants):
     """The steps of every variant and peer at one size, "width/batch"."""
     width, batch = map(int, size.split("/"))
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, batch, width)).astype("float32")
+    x, y = np.random.default_rng(0).standard_normal((2, batch, width), dtype="float32")
     found = {}
     for name in variants:
         variant, optimizer = VARIANTS[name]
@@ -55,13 +58,24 @@ def steps(size: str, variants):
     return {**found, **peers(x, y, width, DEPTH)}
 
 
+def gpt_steps(variants):
+    """The steps of every variant of the GPT."""
+    found = {}
+    for name in variants:
+        variant, optimizer = VARIANTS[name]
+        model, ids = _models.gpt_model(variant)
+        found[name] = _models.gpt_step(model, ids, optimizer(1e-3))
+    return found
+
+
 def main(args):
     backend, rows = keras.backend.backend(), []
     for size in args.sizes:
-        times = _steps.median_times(steps(size, args.variants), args.rounds)
-        for name, seconds in times.items():
-            ratio = seconds / times[args.variants[0]]
-            figures = {"ms": 1e3 * seconds, "ratio": ratio}
+        build = gpt_steps if size == "gpt" else functools.partial(mlp_steps, size)
+        times = _steps.repeated_times(
+            lambda build=build: build(args.variants), args.rounds, args.repeats
+        )
+        for name, figures in _steps.figures(times, args.variants[0]).items():
             rows.append({"backend": backend, "size": size, "step": name, **figures})
             _report.row(rows)
     _report.save(f"cpu_step-{backend}", rows, ("size", "step"), "ratio")

@@ -88,9 +88,8 @@ def main(args):
     ks.config.set_matmul("native")
     for name in args.models:
         steps = {v: step_of(name, v, args.scale) for v in VARIANTS}
-        times = _steps.median_times(steps, args.rounds)
-        for variant, seconds in times.items():
-            figures = {"ms": 1e3 * seconds, "ratio": seconds / times["dense"]}
+        times = _steps.times(steps, args.rounds)
+        for variant, figures in _steps.figures(times, "dense").items():
             rows.append({"model": name, "variant": variant, **figures})
             _report.row(rows)
     _report.save("gpu_step", rows, ("model", "variant"), "ratio")

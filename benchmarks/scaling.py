@@ -60,8 +60,8 @@ def main(args):
         bytes_ = {v: [] for v in VARIANTS}
         for size in sizes:
             steps = {v: step_of(v, **{**BASE, name: size}) for v in VARIANTS}
-            for v, seconds in _steps.median_times(steps, args.rounds).items():
-                times[v].append(seconds)
+            for v, seconds in _steps.times(steps, args.rounds).items():
+                times[v].append(np.median(seconds))
                 bytes_[v].append(memory(steps[v]))
         for v in VARIANTS:
             figures = {

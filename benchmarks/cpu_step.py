@@ -39,6 +39,7 @@ VARIANTS = {  # name: (model's variant, optimizer)
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 SIZES = ["512/128", "1024/256", "2048/256", "gpt"]  # width/batch of an MLP
 parser.add_argument("--sizes", nargs="+", default=SIZES)
+parser.add_argument("--memory", choices=("kept", "returned"), default="kept")
 parser.add_argument("--rounds", type=int, default=21)
 parser.add_argument("--repeats", type=int, default=3)
 parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
@@ -69,6 +70,8 @@ def gpt_steps(variants):
 
 
 def main(args):
+    if args.memory == "kept":
+        _steps.keep_freed_memory()
     backend, rows = keras.backend.backend(), []
     for size in args.sizes:
         build = gpt_steps if size == "gpt" else functools.partial(mlp_steps, size)

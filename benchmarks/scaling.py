@@ -21,12 +21,14 @@ VARIANTS = ("dense", "float8", "float8-propagated")
 BASE = {"width": 512, "depth": 3, "batch": 256}
 SIZES = {
     "width": (512, 1024, 2048),
-    "depth": (4, 8, 16),
+    "depth": (4, 8, 16, 32),
     "batch": (256, 512, 1024, 2048),
 }
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--rounds", type=int, default=21)
+parser.add_argument("--memory", choices=("kept", "returned"), default="kept")
+parser.add_argument("--rounds", type=int, default=9)
+parser.add_argument("--repeats", type=int, default=3)
 
 
 def step_of(variant: str, width: int, depth: int, batch: int):
@@ -54,20 +56,29 @@ def slope(sizes, figures) -> float:
 
 
 def main(args):
+    if args.memory == "kept":
+        _steps.keep_freed_memory()
     rows = []
     for name, sizes in SIZES.items():
-        times = {v: [] for v in VARIANTS}
-        bytes_ = {v: [] for v in VARIANTS}
+        ratios, bytes_, dense = {v: [] for v in VARIANTS}, {v: [] for v in VARIANTS}, []
         for size in sizes:
-            steps = {v: step_of(v, **{**BASE, name: size}) for v in VARIANTS}
-            for v, seconds in _steps.times(steps, args.rounds).items():
-                times[v].append(np.median(seconds))
+            given, steps = {**BASE, name: size}, {}
+
+            def build(given=given, steps=steps):
+                steps.update({v: step_of(v, **given) for v in VARIANTS})
+                return steps
+
+            times = _steps.repeated_times(build, args.rounds, args.repeats)
+            found = _steps.figures(times, "dense")
+            dense.append(found["dense"]["ms"])
+            for v in VARIANTS:
+                ratios[v].append(found[v]["ratio"])
                 bytes_[v].append(memory(steps[v]))
         for v in VARIANTS:
             figures = {
-                "slope of time": slope(sizes, times[v]),
+                "slope of time": slope(sizes, np.multiply(dense, ratios[v])),
                 "slope of memory": slope(sizes, bytes_[v]),
-                "time / dense": times[v][-1] / times["dense"][-1],
+                "time / dense": ratios[v][-1],
                 "memory / dense": bytes_[v][-1] / bytes_["dense"][-1],
             }
             rows.append({"size": f"{name} {sizes[0]} to {sizes[-1]}", "step": v})

@@ -3,6 +3,8 @@
 import json
 import pathlib
 import platform
+import shutil
+import subprocess
 
 import matplotlib
 
@@ -29,11 +31,16 @@ def row(rows: list[dict]) -> None:
 
 
 def machine() -> str:
-    """The processor that this runs on, as far as the system says."""
+    """The processors and GPUs that this runs on, as far as the system says."""
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return f"{len(names)} x {names[0]}" if names else platform.processor()
+    found = [f"{len(names)} x {names[0]}" if names else platform.processor()]
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpus = subprocess.run(query, capture_output=True, text=True, check=False)
+        found += gpus.stdout.split("\n")[:-1]
+    return ", ".join(found)
 
 
 def save(name: str, rows: list[dict], labels: tuple[str, ...], figure: str) -> None:

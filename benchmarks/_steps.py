@@ -122,6 +122,53 @@ def torch_step(model, optimizer, loss, x, y):
     return step
 
 
+def jax_gradients(model):
+    """Compiled; see gradient_step."""
+    import jax
+
+    compiled, state = jax.jit(loss_and_gradients(model)), weights(model)
+
+    def step(x):
+        (loss, _), grads = jax.block_until_ready(compiled(*state, x))
+        return loss, grads
+
+    return step
+
+
+def tensorflow_gradients(model):
+    """Compiled by XLA; see gradient_step."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = tf.cast(model(x, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.square(y))
+        return loss, tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    return step
+
+
+def torch_gradients(model):
+    """Eager; see gradient_step."""
+    import torch
+
+    def step(x):
+        model.zero_grad()
+        loss = model(x, training=True).float().square().mean()
+        loss.backward()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return loss.detach(), [v.value.grad for v in model.trainable_variables]
+
+    return step
+
+
+def gradient_step(model):
+    """A function of a batch to the mean square of y and its gradients, when done."""
+    return globals()[f"{keras.backend.backend()}_gradients"](model)
+
+
 def keras_step(model, optimizer, loss, x, y):
     """A training step of a Keras model on the active backend."""
     step = globals()[f"{keras.backend.backend()}_step"]

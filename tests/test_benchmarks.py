@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import keras
-import pytest
 
 ROOT = Path(__file__).parents[1]
 BACKEND = keras.backend.backend()
@@ -31,7 +30,6 @@ def test_cpu_step(tmp_path):
     assert rows[0]["ratio"] == 1 and all(row["ms"] > 0 for row in rows)
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="runs on JAX")
 def test_gpu_step_on_a_cpu(tmp_path):
     arguments = "--device cpu --scale 32 --rounds 1 --models mlp"
     rows = run("gpu_step", arguments, tmp_path)

@@ -56,6 +56,20 @@ def test_bytes_kept_for_the_backward_pass(precision, native, monkeypatch):
     assert kept <= 0.6 * kept_bytes("bfloat16")
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="compiles JAX's program")
+def test_length_of_a_compiled_step():
+    """What scales need is not copied into every fusion: that is what compiles long."""
+    import _models
+
+    def lines(variant):
+        sizes = "--depth=2", "--width=64", "--context=32"
+        model, ids = _models.gpt_model(variant, *sizes)
+        step = _models.gpt_step(model, ids, keras.optimizers.SGD())
+        return len(step.compiled.as_text().splitlines())
+
+    assert lines("float8-propagated") < 2.5 * lines("dense")
+
+
 @compiles_for_h100
 @pytest.mark.skipif(BACKEND != "jax", reason="compiles JAX's program")
 def test_program_of_an_mlp_on_an_h100(native):

@@ -176,7 +176,10 @@ def keras_step(model, optimizer, loss, x, y):
 
 
 def times(steps: dict, rounds: int, warm_up: int = 3) -> dict[str, np.ndarray]:
-    """Seconds of each step, taken in turns so that all see the same machine."""
+    """Seconds of each step, taken in turns so that all see the same machine.
+
+    In every turn a step runs once before it is timed, as in training after itself.
+    """
     for step in steps.values():
         for _ in range(warm_up):
             if not np.isfinite(step()):
@@ -184,6 +187,7 @@ def times(steps: dict, rounds: int, warm_up: int = 3) -> dict[str, np.ndarray]:
     seconds = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
+            step()
             start = time.perf_counter()
             step()
             seconds[name].append(time.perf_counter() - start)

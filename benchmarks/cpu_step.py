@@ -17,6 +17,7 @@ import _models  # noqa: E402  (the backend is chosen above)
 import _peers  # noqa: E402
 import _report  # noqa: E402
 import _steps  # noqa: E402
+import _timing  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -71,14 +72,14 @@ def gpt_steps(variants):
 
 def main(args):
     if args.memory == "kept":
-        _steps.keep_freed_memory()
+        _timing.keep_freed_memory()
     backend, rows = keras.backend.backend(), []
     for size in args.sizes:
         build = gpt_steps if size == "gpt" else functools.partial(mlp_steps, size)
-        times = _steps.repeated_times(
+        times = _timing.repeated_times(
             lambda build=build: build(args.variants), args.rounds, args.repeats
         )
-        for name, figures in _steps.figures(times, args.variants[0]).items():
+        for name, figures in _timing.figures(times, args.variants[0]).items():
             rows.append({"backend": backend, "size": size, "step": name, **figures})
             _report.row(rows)
     _report.save(f"cpu_step-{backend}", rows, ("size", "step"), "ratio")

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 import _models  # noqa: E402  (the backend is chosen above)
 import _report  # noqa: E402
 import _steps  # noqa: E402
+import _timing  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -83,8 +84,8 @@ def main(args):
     ks.config.set_matmul("native")
     for name in args.models:
         steps = {v: step_of(name, v, args.scale) for v in VARIANTS}
-        times = _steps.times(steps, args.rounds)
-        for variant, figures in _steps.figures(times, "dense").items():
+        times = _timing.times(steps, args.rounds)
+        for variant, figures in _timing.figures(times, "dense").items():
             rows.append(
                 {"backend": backend, "model": name, "variant": variant, **figures}
             )

@@ -14,6 +14,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import _models  # noqa: E402  (the backend is chosen above)
 import _report  # noqa: E402
 import _steps  # noqa: E402
+import _timing  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -55,31 +56,34 @@ def slope(sizes, figures) -> float:
     return float(np.polyfit(np.log(sizes), np.log(figures), 1)[0])
 
 
+def measure(sizes: dict, args):
+    """At one size: milliseconds of Dense, and each variant's ratio to it and bytes."""
+    steps = {}
+
+    def build():
+        steps.update({v: step_of(v, **sizes) for v in VARIANTS})
+        return steps
+
+    times = _timing.repeated_times(build, args.rounds, args.repeats)
+    found = _timing.figures(times, VARIANTS[0])
+    ratios = {v: found[v]["ratio"] for v in VARIANTS}
+    return found[VARIANTS[0]]["ms"], ratios, {v: memory(steps[v]) for v in VARIANTS}
+
+
 def main(args):
     if args.memory == "kept":
-        _steps.keep_freed_memory()
+        _timing.keep_freed_memory()
     rows = []
     for name, sizes in SIZES.items():
-        ratios, bytes_, dense = {v: [] for v in VARIANTS}, {v: [] for v in VARIANTS}, []
-        for size in sizes:
-            given, steps = {**BASE, name: size}, {}
-
-            def build(given=given, steps=steps):
-                steps.update({v: step_of(v, **given) for v in VARIANTS})
-                return steps
-
-            times = _steps.repeated_times(build, args.rounds, args.repeats)
-            found = _steps.figures(times, "dense")
-            dense.append(found["dense"]["ms"])
-            for v in VARIANTS:
-                ratios[v].append(found[v]["ratio"])
-                bytes_[v].append(memory(steps[v]))
+        measured = [measure({**BASE, name: size}, args) for size in sizes]
+        dense, ratios, used = zip(*measured, strict=True)
         for v in VARIANTS:
+            of_dense, bytes_ = [r[v] for r in ratios], [u[v] for u in used]
             figures = {
-                "slope of time": slope(sizes, np.multiply(dense, ratios[v])),
-                "slope of memory": slope(sizes, bytes_[v]),
-                "time / dense": ratios[v][-1],
-                "memory / dense": bytes_[v][-1] / bytes_["dense"][-1],
+                "slope of time": slope(sizes, np.multiply(dense, of_dense)),
+                "slope of memory": slope(sizes, bytes_),
+                "time / dense": of_dense[-1],
+                "memory / dense": bytes_[-1] / used[-1][VARIANTS[0]],
             }
             rows.append({"size": f"{name} {sizes[0]} to {sizes[-1]}", "step": v})
             rows[-1] |= figures

@@ -15,7 +15,7 @@ class ScaledTensor(NamedTuple):
 
     Attributes:
         value: tensor in the compute dtype, any shape.
-        mean_square: float32 scalar, positive.
+        mean_square: float32 scalar, positive; infinite where many near 2**126 add up.
 
     `ks.ops.scale(x)` makes one of a tensor and `ks.ops.unscale(x)` gives the tensor
     back. Using `.value` of a differentiated tensor in other ops adds a gradient without

@@ -38,7 +38,8 @@ _DTYPES = {
 }
 
 
-LANES = 64
+# Of a sum; and the size from which they pay and their mean does not underflow.
+LANES, LEAST_SIZE = 64, 1 << 12
 
 
 def is_native() -> bool:
@@ -56,7 +57,8 @@ def mean_square(x):
 
 def _sum(x):
     """The sum of all entries, in two steps: along the first, a CPU adds vectors."""
-    if not x.shape.num_elements() or x.shape.num_elements() % LANES:
+    size = x.shape.num_elements()
+    if size is None or size < LEAST_SIZE or size % LANES:
         return tf.reduce_sum(x)
     # XLA would merge two sums that nothing stands between.
     lanes = tf.reduce_sum(tf.reshape(x, (-1, LANES)), 0) / LANES

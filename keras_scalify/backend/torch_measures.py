@@ -15,7 +15,7 @@ def is_eager(x) -> bool:
 
 
 def is_finite(x) -> bool:
-    """Whether every entry is finite: if so, so is the sum, unless it is very large."""
+    """Whether the sum is finite: then every entry is. (Large ones may overflow.)"""
     return math.isfinite(x.sum().item())
 
 

@@ -1,6 +1,7 @@
 """What is no longer healthy, and what to do about it: data."""
 
 import dataclasses
+import numbers
 from typing import Any
 
 from keras_scalify.statistics import SMALLEST, STATISTICS
@@ -40,7 +41,7 @@ class Limit:
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 _EXCLUDE = "a wider format for this role, or exclude the layer"

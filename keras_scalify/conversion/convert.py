@@ -110,7 +110,8 @@ def unscalify(model):
     """Give every scaled layer back the class of Keras, in place, with its weights.
 
     The inverse of `scalify`, for exporting or sharing a model with those who do not
-    have this package. Scales and recipes are dropped.
+    have this package. Scales and recipes are dropped. A ScaledEmbedding becomes a
+    ReversibleEmbedding if it was ever called with `reverse=True`, or else an Embedding.
 
     Args:
         model: a keras.Model, or a layer with layers inside.

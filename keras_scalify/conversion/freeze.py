@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 
@@ -47,14 +47,9 @@ def freeze_scales(model, calibration_data):
     (0.0078125, 'static')
     """
     check_model(model)
-    if not isinstance(calibration_data, Iterable):
-        raise ValueError(
-            "`calibration_data` must be an iterable of batches. Received: "
-            f"calibration_data={calibration_data!r}"
-        )
-    layers = _scaled(model)
+    layers, batches = _scaled(model), _iterator(calibration_data)
     with _observed(layers) as amax:
-        for batch in calibration_data:
+        for batch in batches:
             model(batch, training=False)
     for layer in layers:
         if id(layer) not in amax:
@@ -66,6 +61,16 @@ def freeze_scales(model, calibration_data):
         for layer in layers:
             undo.append(_freeze(layer, amax[id(layer)]))
     return model
+
+
+def _iterator(data):
+    try:
+        return iter(data)
+    except TypeError:
+        raise ValueError(
+            "`calibration_data` must be an iterable of batches. Received: "
+            f"calibration_data={data!r}"
+        ) from None
 
 
 def _scaled(model) -> list:

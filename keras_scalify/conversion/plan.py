@@ -27,6 +27,7 @@ SCALED: dict[type, type] = {
     for cls in vars(scaled).values()
     if isinstance(cls, type) and issubclass(cls, QuantizedKernel)
 }
+SCALED[keras.layers.ReversibleEmbedding] = scaled.ScaledEmbedding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +147,14 @@ def _base(layer) -> type:
     return next(base for base in type(layer).__mro__ if base in SCALED)
 
 
+def _unlike_a_table(layer) -> bool:
+    """Whether an embedding is more than a table, looked up or multiplied by."""
+    if not isinstance(layer, keras.layers.ReversibleEmbedding):
+        return _own_class(layer) and isinstance(layer, keras.layers.Embedding)
+    plain = layer.reverse_dtype is None and layer.logit_soft_cap is None
+    return _own_class(layer) or not (plain and layer.tie_weights)
+
+
 def _own_class(layer) -> bool:
     return type(layer) not in SCALED and isinstance(layer, tuple(SCALED))
 
@@ -154,10 +163,7 @@ def _own_class(layer) -> bool:
 OBSTACLES: tuple[tuple[Callable, Callable], ...] = (
     (lambda x: isinstance(x, ScaledLayer), lambda x: "scaled already"),
     (lambda x: not x.built, lambda x: "not built: call the model once before"),
-    (
-        lambda x: _own_class(x) and isinstance(x, keras.layers.Embedding),
-        lambda x: "an embedding of its own kind",
-    ),
+    (_unlike_a_table, lambda x: "an embedding of its own kind"),
     (_own_class, lambda x: f"a subclass of {_base(x).__name__} with code of its own"),
     (lambda x: type(x) not in SCALED, lambda x: "has no product with a kernel here"),
     (

@@ -61,6 +61,15 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
         layers = keras.layers
         return layers.ReversibleEmbedding if self.is_reversed else layers.Embedding
 
+    def _note_reverse(self):
+        if not self.is_reversed:  # Keras takes time to set an attribute
+            self.is_reversed = True
+
+    def add_state(self):
+        # What was converted may be a ReversibleEmbedding, which has this attribute.
+        self.is_reversed = self.is_reversed or hasattr(self, "tie_weights")
+        super().add_state()
+
     @property
     def kernel_variable(self):
         return self._embeddings
@@ -78,7 +87,7 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
 
     def call(self, inputs, reverse=False, training=None):
         if reverse:
-            self.is_reversed = True
+            self._note_reverse()
             return super().call(inputs, training=training)
         value = keras.layers.Embedding.call(self, inputs)
         if not self.scaled:
@@ -105,7 +114,7 @@ class ScaledEmbedding(QuantizedKernel, keras.layers.Embedding):
         if not reverse:
             spec = keras.layers.Embedding.compute_output_spec(self, inputs)
             return as_output(spec) if self.scaled else spec
-        self.is_reversed = True
+        self._note_reverse()
         value = inputs[0] if is_scaled(inputs) else inputs
         shape = (*value.shape[:-1], self.input_dim)
         spec = keras.KerasTensor(shape, dtype=self.compute_dtype)

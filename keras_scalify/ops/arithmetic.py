@@ -51,14 +51,20 @@ def _broadcast(x1, x2):
     return with_copies(x1, shape), with_copies(x2, shape)
 
 
-@scaled_op("x1 x2", "a / c^2", "h / c^2", "by a number only", kind="number")
-def divide(x1, x2):
-    """x1 / c for a Python number c."""
-    if is_scaled(x2) or not isinstance(x2, (int, float)):
+def _divide(x1, x2):
+    if is_scaled(x1) or is_scaled(x2):
         raise ValueError(
             "divide has a rule for a ScaledTensor by a Python number only. Received: "
-            f"x2={type(x2).__name__}. Use ks.ops.unscale first."
+            f"x1={type(x1).__name__}, x2={type(x2).__name__}. Use ks.ops.unscale first."
         )
+    return ops.divide(x1, x2)
+
+
+@scaled_op("x1", "a / c^2", "h / c^2", "by a number only", plain=_divide)
+def divide(x1, x2):
+    """x1 / c for a Python number c."""
+    if not isinstance(x2, (int, float)):
+        _divide(x1, x2)
     square = clip_mean_square(x1.mean_square / float(x2) ** 2)
     return ScaledTensor(ops.divide(x1.value, x2), square)
 

@@ -62,7 +62,8 @@ def lookup(table: Table, mean_square, first: float = -16.0, extrapolate=True):
     Returns:
         float32 scalar tensor.
     """
-    position = ops.log2(mean_square) - 2.0 * first  # half powers of two of sigma
+    finite = ops.minimum(mean_square, 2.0**126)  # a sum of many may be infinite
+    position = ops.log2(finite) - 2.0 * first  # half powers of two of sigma
     last = len(table) - 2
     index = ops.cast(ops.clip(ops.floor(position), 0, last), "int32")
     part = position - ops.cast(index, "float32")

@@ -141,7 +141,11 @@ def _is_symbolic(x) -> bool:
 
 def _as_scaled(x):
     if is_scaled(x):
-        return ScaledTensor(*x)
+        value, square = x
+        is_tensor = keras.ops.is_tensor(square)
+        return ScaledTensor(
+            value, square if is_tensor else keras.ops.convert_to_tensor(square)
+        )
     return [_as_scaled(i) for i in x] if isinstance(x, (list, tuple)) else x
 
 

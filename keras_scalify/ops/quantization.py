@@ -1,6 +1,7 @@
 """quantize, dequantize and both in a row, for a single tensor."""
 
 import math
+import numbers
 
 from keras import ops
 from keras.backend import standardize_dtype
@@ -10,7 +11,7 @@ from keras_scalify.formats import get_format
 from keras_scalify.ops.propagation import refuse_symbolic
 from keras_scalify.rounding import round_to_format
 from keras_scalify.scaled_tensor import is_scaled
-from keras_scalify.scaling import amax_to_scale
+from keras_scalify.scaling import SCALE_LIMITS, amax_to_scale
 
 
 def quantize(x, format: str = "float8_e4m3fn", scale=None):
@@ -117,6 +118,9 @@ def _plain(name: str, x):
 
 def _check_scale(scale) -> None:
     """Raise if a scale that is a number, whose value is known, is no power of two."""
-    is_number = isinstance(scale, (int, float))
-    if is_number and not (scale > 0 and math.frexp(scale)[0] == 0.5):
-        raise ValueError(f"`scale` must be a power of two. Received: scale={scale!r}")
+    is_number, (low, high) = isinstance(scale, numbers.Real), SCALE_LIMITS
+    if is_number and not (low <= scale <= high and math.frexp(scale)[0] == 0.5):
+        raise ValueError(
+            "`scale` must be a power of two, 2**-126 to 2**126. Received: "
+            f"scale={scale!r}"
+        )

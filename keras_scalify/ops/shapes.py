@@ -78,7 +78,9 @@ def broadcast_to(x, shape):
 def repeat(x, repeats, axis=None):
     """keras.ops.repeat."""
     value = ops.repeat(x.value, repeats, axis=axis)
-    return resized(x, value, 1.0, float(np.mean(ops.convert_to_numpy(repeats))))
+    if not isinstance(repeats, int):
+        repeats = np.mean(ops.convert_to_numpy(repeats))
+    return resized(x, value, 1.0, float(repeats))
 
 
 @scaled_op("inputs", "x", "h outputs / inputs", "entries outside get a gradient of 0")

@@ -10,11 +10,11 @@ from keras_scalify.formats import FORMATS
 from keras_scalify.scaling import SCALE_LIMITS, amax_to_scale, mean_square_to_scale
 from tests.helpers import to_numpy
 
-# Every exponent, mantissas around those of the formats' largest values, 0 and a NaN.
+# Every exponent, mantissas around those of the formats' largest values, and the ends.
+EDGES = np.float32([0.0, 2.0**-126, 3.4028235e38, np.nan])
 MANTISSAS = np.float32([1.0, 1.25, 1.7499999, 1.75, 1.7500001, 1.9375, 1.9999999])
 NUMBERS = np.concatenate(
-    [np.ldexp(m, np.arange(-126, 128)) for m in MANTISSAS]
-    + [np.float32([0.0, 3.4028235e38, np.nan])]
+    [np.ldexp(m, np.arange(-126, 128)) for m in MANTISSAS] + [EDGES]
 ).astype("float32")
 
 
@@ -23,7 +23,7 @@ NUMBERS = np.concatenate(
 def test_a_scalar_is_computed_as_a_tensor_is(name, function):
     row = FORMATS[name]
     expected = to_numpy(function(ops.array(NUMBERS), row))
-    for i in range(0, NUMBERS.size, 7):
+    for i in (*range(0, NUMBERS.size, 7), *range(-EDGES.size, 0)):
         scale = backend.scalar(function, ops.array(NUMBERS[i]), row)
         assert scale.dtype == ops.array(NUMBERS).dtype and scale.shape == ()
         assert to_numpy(scale) == expected[i]

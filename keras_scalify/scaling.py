@@ -22,19 +22,20 @@ HEADROOM = 11
 FLOAT32_MAX = 3.4028234663852886e38
 
 
-def finite_amax(x, axis=None):
+def finite_amax(x, axis=None, largest=ops.max):
     """`max(|x_i|)` over the finite entries; 0 where there is none.
 
     Args:
         x: float tensor, any shape.
         axis: along which to reduce. Default: all.
+        largest: what takes the largest entry of a tensor.
 
     Returns:
         float32, a scalar by default, never NaN or infinite.
     """
     magnitude = ops.abs(ops.cast(x, "float32"))
     magnitude = ops.where(magnitude <= FLOAT32_MAX, magnitude, 0.0)
-    return ops.max(magnitude, axis=axis, initial=0.0)
+    return largest(magnitude, axis=axis, initial=0.0)
 
 
 def mean_square(x, total=ops.sum):

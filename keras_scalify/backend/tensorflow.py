@@ -7,7 +7,6 @@ from keras_scalify.backend.parts import arrays, indices, scalar, update
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
-from keras_scalify.scaling import finite_amax as amax
 
 __all__ = [
     "amax",
@@ -38,8 +37,8 @@ _DTYPES = {
 }
 
 
-# Of a sum; and the size from which they pay and their mean does not underflow.
-LANES, LEAST_SIZE = 64, 1 << 12
+# A reduction in two steps: to parts of so many lanes, from a size where they pay.
+PARTS, LANES, LEAST_SIZE = 16, 64, 1 << 14
 
 
 def is_native() -> bool:
@@ -50,19 +49,35 @@ def is_native() -> bool:
     return form == "native"
 
 
+def amax(x, axis=None):
+    """Largest finite magnitude along the axis, float32; 0 where there is none."""
+    if axis is not None or not _has_parts(x):
+        return scaling.finite_amax(x, axis)
+    return scaling.finite_amax(x, largest=_largest)
+
+
 def mean_square(x):
     """mean(x**2), a float32 scalar, positive and finite."""
-    return scaling.mean_square(x, tf.reduce_sum if is_native() else _sum)
+    return scaling.mean_square(x, _sum if _has_parts(x) else tf.reduce_sum)
 
 
-def _sum(x):
-    """The sum of all entries, in two steps: along the first, a CPU adds vectors."""
+def _has_parts(x) -> bool:
+    """Whether to reduce in two steps: a CPU's threads share parts and add vectors."""
     size = x.shape.num_elements()
-    if size is None or size < LEAST_SIZE or size % LANES:
-        return tf.reduce_sum(x)
-    # XLA would merge two sums that nothing stands between.
-    lanes = tf.reduce_sum(tf.reshape(x, (-1, LANES)), 0) / LANES
-    return tf.reduce_sum(lanes) * LANES
+    whole = size is not None and size >= LEAST_SIZE and size % (PARTS * LANES) == 0
+    return whole and not is_native()
+
+
+# XLA would merge two reductions of a kind that nothing stands between.
+def _sum(x):
+    parts = tf.reduce_sum(tf.reshape(x, (PARTS, -1, LANES)), 1)
+    return tf.reduce_sum(parts / LANES) * LANES
+
+
+def _largest(x, axis, initial):
+    parts = tf.reduce_max(tf.reshape(x, (PARTS, -1, LANES)), 1)
+    bits = tf.bitcast(parts, tf.int32)  # of no negative number: in the same order
+    return tf.bitcast(tf.reduce_max(bits), tf.float32)
 
 
 def constant(function):

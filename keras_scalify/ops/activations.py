@@ -15,6 +15,7 @@ from keras_scalify.ops.propagation import (
     RULES,
     Rule,
     all_scaled,
+    as_scaled,
     propagate,
     refuse_symbolic,
     scaled_op,
@@ -111,7 +112,7 @@ def _curve_op(name: str):
         if not all_scaled(name, {"x": x}):
             return stock(x, *args, **kwargs)
         refuse_symbolic(name, {"x": x})
-        x = ScaledTensor(*x)
+        x = as_scaled(x)
         names = CURVES[name].__code__.co_varnames[1:] if args else ()
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         square = curve_mean_square(name, x.mean_square, **arguments)

@@ -90,7 +90,7 @@ def scaled_op(
                         f"`{n}` of {name} must be {allowed}. Received: {n} of type "
                         f"{type(x).__name__}"
                     )
-                bound.arguments[n] = _as_scaled(x)
+                bound.arguments[n] = as_scaled(x)
             return function(*bound.args, **bound.kwargs)
 
         return op
@@ -139,14 +139,15 @@ def _is_symbolic(x) -> bool:
     return any(map(_is_symbolic, x)) if nested else isinstance(x, keras.KerasTensor)
 
 
-def _as_scaled(x):
+def as_scaled(x):
+    """A pair as a ScaledTensor whose mean square is a tensor; also in a list."""
     if is_scaled(x):
         value, square = x
         is_tensor = keras.ops.is_tensor(square)
         return ScaledTensor(
             value, square if is_tensor else keras.ops.convert_to_tensor(square)
         )
-    return [_as_scaled(i) for i in x] if isinstance(x, (list, tuple)) else x
+    return [as_scaled(i) for i in x] if isinstance(x, (list, tuple)) else x
 
 
 def propagate(forward: Callable, backward: Callable, *mean_squares):

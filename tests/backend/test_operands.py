@@ -190,3 +190,19 @@ def test_native_and_emulated_products_agree(equation, names, flags, monkeypatch)
     ]
     for y in results:  # sums of exact products in float32, in any order
         np.testing.assert_allclose(y, np.einsum(equation, *wide), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="a setting of Torch's")
+def test_torch_default_dtype_and_a_scale_of_zero():
+    import torch
+
+    before = torch.get_default_dtype()
+    x = 1.0 + torch.arange(8) / 512
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        q = backend.quantize(x, torch.ones((), dtype=torch.float32), FORMATS["float16"])
+    finally:
+        torch.set_default_dtype(before)
+    assert q.dtype == torch.float32 and torch.equal(q, x)
+    zero = backend.quantize(x, torch.zeros(()), FORMATS["float8_e5m2"])
+    assert not torch.equal(zero, x)  # as on the others: no exception

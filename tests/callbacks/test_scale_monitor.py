@@ -222,6 +222,7 @@ def test_bad_arguments(kwargs, argument):
 def test_a_limit_is_a_number():
     with pytest.raises(ValueError, match="`most` must be a number or None.*most='1'"):
         ks.callbacks.Limit(most="1", advice="none")
+    assert ks.callbacks.Limit(most=np.float32(0.5), advice="none").holds(0.25)
 
 
 def test_nothing_read_cannot_be_plotted(tmp_path):

@@ -276,3 +276,9 @@ def test_extremes_keep_a_scale(name):
                 assert float(y.mean_square) <= 2.0**126
             if name in BOUNDED:
                 assert float(y.mean_square) < 1.01
+
+
+def test_a_mean_square_may_be_an_array():
+    x = ks.ScaledTensor(ops.ones((2, 3)), np.float32(4.0))
+    assert float(ks.ops.relu(x).mean_square) == 2.0
+    assert float(ks.ops.repeat(x, np.array([1, 2]), axis=0).mean_square) == 4.0

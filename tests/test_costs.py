@@ -121,18 +121,10 @@ def test_float8_reaches_the_products_of_triton(native, monkeypatch):
 def test_tensorflow_products_are_float8_on_an_h100(name, float8, native):
     import _h100
     import _models
+    import _steps
     import tensorflow as tf
 
     model, shape = _models.sized(name, "float8-propagated", "mixed_bfloat16", scale=16)
-    variables = [v.value for v in model.trainable_variables]
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        with tf.GradientTape() as tape:
-            y = tf.cast(model(x, training=True), tf.float32)
-            loss = tf.reduce_mean(tf.square(y))
-        return tape.gradient(loss, variables)
-
-    x = tf.zeros(shape, tf.bfloat16)
+    step, x = _steps.gradient_step(model), tf.zeros(shape, tf.bfloat16)
     text = step.experimental_get_compiler_ir(x)(stage="hlo")
     assert _h100.compile_hlo(text).figures()["float8 matmuls"] == float8

@@ -9,7 +9,14 @@ from jax import lax
 
 from keras_scalify import config, scaling
 from keras_scalify.backend import jax_measures
-from keras_scalify.backend.parts import arrays, dense, indices, scalar, update
+from keras_scalify.backend.parts import (
+    arrays,
+    constant,
+    dense,
+    indices,
+    scalar,
+    update,
+)
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -54,11 +61,6 @@ def amax(x, axis=None):
 def mean_square(x):
     """mean(x**2), a float32 scalar, positive and finite."""
     return scaling.mean_square(x) if is_native() else jax_measures.mean_square(x)
-
-
-def constant(function):
-    """function: what is not made of tensors is no part of a traced program."""
-    return function
 
 
 def custom_vjp(forward, backward):

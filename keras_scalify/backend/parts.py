@@ -1,11 +1,20 @@
-"""Updates of variables as a whole: what compilers want, who fuse all operations."""
+"""What most backends do alike, and updates as a whole, which compilers want."""
 
 import math
 
 from keras import ops
 from keras import ops as arrays
 
-__all__ = ["arrays", "dense", "indices", "scalar", "update"]
+__all__ = [
+    "arrays",
+    "attention_dtype",
+    "constant",
+    "dense",
+    "indices",
+    "recomputed",
+    "scalar",
+    "update",
+]
 
 
 def update(function, variables, tensor, assign):
@@ -26,6 +35,21 @@ def update(function, variables, tensor, assign):
     for variable, value in zip(variables, new, strict=True):
         assign(variable, value)
     return more
+
+
+def constant(function):
+    """function: what is not made of tensors is no part of a traced program."""
+    return function
+
+
+def recomputed(function, tensors, apart: bool):
+    """function(*tensors). See backend/jax.py."""
+    return function(*tensors)
+
+
+def attention_dtype(dtype: str) -> str:
+    """Every dtype is its own."""
+    return dtype
 
 
 def dense(x):

@@ -3,7 +3,15 @@
 import tensorflow as tf
 
 from keras_scalify import config, scaling
-from keras_scalify.backend.parts import arrays, indices, scalar, update
+from keras_scalify.backend.parts import (
+    arrays,
+    attention_dtype,
+    constant,
+    indices,
+    recomputed,
+    scalar,
+    update,
+)
 from keras_scalify.equations import Equation
 from keras_scalify.formats import Format
 from keras_scalify.rounding import round_to_format
@@ -80,11 +88,6 @@ def _largest(x, axis, initial):
     return tf.bitcast(tf.reduce_max(bits), tf.float32)
 
 
-def constant(function):
-    """function: what is not made of tensors is no part of a traced program."""
-    return function
-
-
 def custom_vjp(forward, backward):
     """A function of float tensors with its own backward pass. See backend/jax.py."""
 
@@ -98,11 +101,6 @@ def custom_vjp(forward, backward):
         return outputs, pull
 
     return lambda *tensors: primal(*(tf.convert_to_tensor(t) for t in tensors))
-
-
-def recomputed(function, tensors, apart: bool):
-    """function(*tensors). See backend/jax.py."""
-    return function(*tensors)
 
 
 def quantize(x, scale, format: Format):
@@ -159,8 +157,3 @@ def dense(x):
     if not isinstance(x, tf.IndexedSlices):
         return x
     return tf.math.unsorted_segment_sum(x.values, x.indices, x.dense_shape[0])
-
-
-def attention_dtype(dtype: str) -> str:
-    """Every dtype is its own."""
-    return dtype

@@ -5,6 +5,7 @@ import functools
 import torch
 
 from keras_scalify.backend import torch_arrays as arrays
+from keras_scalify.backend.parts import attention_dtype, dense, recomputed
 from keras_scalify.backend.torch_measures import amax, mean_square
 from keras_scalify.backend.torch_numbers import scalar
 from keras_scalify.backend.torch_parts import indices, update
@@ -70,11 +71,6 @@ class _CustomVjp(torch.autograd.Function):
         return None, None, *ctx.pull(ctx.saved_tensors, cotangents, needed)
 
 
-def recomputed(function, tensors, apart: bool):
-    """function(*tensors). See backend/jax.py."""
-    return function(*tensors)
-
-
 def can_assign(variable, value) -> bool:
     """Always: Torch's variables are assigned in place."""
     return True
@@ -91,13 +87,3 @@ def transpose(function, shape, cotangent):
     with torch.enable_grad():
         zeros = torch.zeros(shape, device=cotangent.device, requires_grad=True)
         return torch.autograd.grad(function(zeros), zeros, cotangent.float())[0]
-
-
-def dense(x):
-    """x: gradients are dense."""
-    return x
-
-
-def attention_dtype(dtype: str) -> str:
-    """Every dtype is its own."""
-    return dtype
